@@ -1,0 +1,5 @@
+// What each bindings/*.cpp file adds to the module.
+#pragma once
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;

@@ -1,0 +1,210 @@
+// The arithmetic contract (docs/contract.md): every rounding that decides a result, in one text for GCC and NVRTC.
+//
+// Rules that make it hold: compile with contraction off (-ffp-contract=off, --fmad=false) and without fast math, use
+// fma only where it is written, keep subnormals, and let no sum's order depend on threads, rows or tiers.
+#pragma once
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define STRATA_HD __host__ __device__ __forceinline__
+#else
+#define STRATA_HD inline __attribute__((always_inline))
+#endif
+
+#if !defined(__CUDACC_RTC__)
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#else
+using int8_t = signed char;
+using uint8_t = unsigned char;
+using int16_t = short;
+using uint16_t = unsigned short;
+using int32_t = int;
+using uint32_t = unsigned int;
+using int64_t = long long;
+using uint64_t = unsigned long long;
+#endif
+
+namespace strata {
+
+// ---- frozen constants ------------------------------------------------------------------------------------------
+
+constexpr int kBlock = 32;            // activation block: one scale per 32 values
+constexpr int kSegments = 4;          // contiguous parts of K in a quantised product, summed in order
+constexpr int kLanes = 32;            // lanes of every float sum: element i goes to lane i mod 32
+constexpr int kAttentionSplit = 256;  // cells per attention split, at fixed absolute positions
+
+// ---- single operations -----------------------------------------------------------------------------------------
+
+STRATA_HD uint32_t float_bits(float x) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(x);
+#else
+  uint32_t u;
+  memcpy(&u, &x, 4);
+  return u;
+#endif
+}
+
+STRATA_HD float bits_float(uint32_t u) {
+#if defined(__CUDA_ARCH__)
+  return __uint_as_float(u);
+#else
+  float x;
+  memcpy(&x, &u, 4);
+  return x;
+#endif
+}
+
+STRATA_HD float fma32(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(a, b, c);
+#else
+  return __builtin_fmaf(a, b, c);
+#endif
+}
+
+STRATA_HD float div32(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fdiv_rn(a, b);
+#else
+  return a / b;
+#endif
+}
+
+STRATA_HD float sqrt32(float a) {
+#if defined(__CUDA_ARCH__)
+  return __fsqrt_rn(a);
+#else
+  return __builtin_sqrtf(a);
+#endif
+}
+
+// Nearest integer, ties to even.
+STRATA_HD float rint32(float a) {
+#if defined(__CUDA_ARCH__)
+  return rintf(a);
+#else
+  return __builtin_rintf(a);
+#endif
+}
+
+// IEEE half to float, exact; all 65,536 codes, subnormals, infinities and NaN included.
+STRATA_HD float half_float(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
+  const uint32_t rest = static_cast<uint32_t>(h & 0x7fffu) << 13;
+  const uint32_t exponent = rest & 0x0f800000u;
+  if (exponent == 0x0f800000u) return bits_float(sign | rest | 0x7f800000u);
+  if (exponent == 0) return bits_float(sign | float_bits(bits_float(rest | 0x38800000u) - bits_float(0x38800000u)));
+  return bits_float(sign | (rest + 0x38000000u));
+}
+
+// Float to IEEE half, nearest, ties to even; overflow to infinity.
+STRATA_HD uint16_t float_half(float x) {
+  const uint32_t u = float_bits(x), sign = (u >> 16) & 0x8000u;
+  uint32_t a = u & 0x7fffffffu;
+  if (a >= 0x47800000u) return static_cast<uint16_t>(sign | (a > 0x7f800000u ? 0x7e00u : 0x7c00u));
+  if (a < 0x38800000u) {  // half subnormal: adding 0.5 leaves the rounded code in the low bits
+    return static_cast<uint16_t>(sign | (float_bits(bits_float(a) + 0.5f) - 0x3f000000u));
+  }
+  a += 0x0fffu + ((a >> 13) & 1u);  // may carry into the exponent, up to infinity
+  return static_cast<uint16_t>(sign | ((a - 0x38000000u) >> 13));
+}
+
+STRATA_HD float bf16_float(uint16_t h) { return bits_float(static_cast<uint32_t>(h) << 16); }
+
+// ---- exponentials ----------------------------------------------------------------------------------------------
+
+// e^x to 1 ulp or so: 0 below -87, x held at 88 above. Cody-Waite reduction by ln 2, then the Taylor polynomial
+// of degree 7 on |r| <= ln(2)/2 (remainder 5e-9, under half an ulp).
+STRATA_HD float exp32(float x) {
+  if (!(x >= -87.0f)) return x != x ? x : 0.0f;
+  if (x > 88.0f) x = 88.0f;
+  const float n = rint32(x * 1.44269504088896341f);
+  float r = fma32(n, -0.693145751953125f, x);  // ln 2, upper 15 bits: n times it is exact
+  r = fma32(n, -1.42860682030941723e-6f, r);   // the rest of ln 2
+  float p = 1.98412698e-4f;
+  p = fma32(p, r, 1.38888889e-3f);
+  p = fma32(p, r, 8.33333377e-3f);
+  p = fma32(p, r, 4.16666679e-2f);
+  p = fma32(p, r, 1.66666672e-1f);
+  p = fma32(p, r, 0.5f);
+  p = fma32(p, r, 1.0f);
+  p = fma32(p, r, 1.0f);
+  return p * bits_float(static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23);
+}
+
+STRATA_HD float sigmoid32(float x) { return div32(1.0f, 1.0f + exp32(-x)); }
+STRATA_HD float silu32(float x) { return div32(x, 1.0f + exp32(-x)); }
+
+// Natural logarithm of a positive normal number: x = 2^e m with m in [sqrt(1/2), sqrt(2)), log m from the series
+// in s = (m - 1) / (m + 1).
+STRATA_HD float log32(float x) {
+  const uint32_t u = float_bits(x) - 0x3f3504f3u;
+  const float e = static_cast<float>(static_cast<int32_t>(u) >> 23);
+  const float m = bits_float((u & 0x007fffffu) + 0x3f3504f3u);
+  const float f = m - 1.0f;
+  const float s = div32(f, 2.0f + f), z = s * s;
+  float p = 0.222222222f;
+  p = fma32(p, z, 0.285714285f);
+  p = fma32(p, z, 0.4f);
+  p = fma32(p, z, 0.666666667f);
+  const float tail = fma32(s * z, p, e * 1.42860682030941723e-6f);
+  return fma32(e, 0.693145751953125f, fma32(2.0f, s, tail));
+}
+
+// log(1 + e^x).
+STRATA_HD float softplus32(float x) {
+  if (x > 20.0f) return x;
+  const float e = exp32(x), y = 1.0f + e;
+  // Kahan's correction keeps log(1 + e) right where e is small: log(y) * e / (y - 1).
+  const float d = y - 1.0f;
+  return d == 0.0f ? e : div32(log32(y) * e, d);
+}
+
+// ---- sums ------------------------------------------------------------------------------------------------------
+
+// Adds 32 lanes with a fixed tree, halves apart by 16, 8, 4, 2, 1 (a warp's xor shuffle gives the same bits).
+STRATA_HD float tree_sum(float* lane) {
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+  return lane[0];
+}
+
+// First block of segment s of a row of `blocks` blocks.
+STRATA_HD int segment_begin(int s, int blocks) {
+  return static_cast<int>(static_cast<int64_t>(s) * blocks / kSegments);
+}
+
+// ---- activation blocks -----------------------------------------------------------------------------------------
+
+// Scale of a block whose largest magnitude is amax; blocks below 1e-30 count as zero so that 127 / amax is finite.
+STRATA_HD float block_scale(float amax) { return amax < 1e-30f ? 0.0f : div32(amax, 127.0f); }
+STRATA_HD float block_inverse(float amax) { return amax < 1e-30f ? 0.0f : div32(127.0f, amax); }
+STRATA_HD int8_t block_code(float x, float inverse) { return static_cast<int8_t>(rint32(x * inverse)); }
+
+// ---- random numbers --------------------------------------------------------------------------------------------
+
+// Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+STRATA_HD void philox(uint64_t key, uint64_t counter_lo, uint64_t counter_hi, uint32_t out[4]) {
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  uint32_t c0 = static_cast<uint32_t>(counter_lo), c1 = static_cast<uint32_t>(counter_lo >> 32);
+  uint32_t c2 = static_cast<uint32_t>(counter_hi), c3 = static_cast<uint32_t>(counter_hi >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c0, p1 = static_cast<uint64_t>(0xCD9E8D57u) * c2;
+    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c1 = static_cast<uint32_t>(p1);
+    c3 = static_cast<uint32_t>(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+// Uniform in (0, 1), 24 bits, never 0 or 1.
+STRATA_HD float uniform24(uint32_t bits) {
+  return (static_cast<float>(bits >> 8) + 0.5f) * 5.9604644775390625e-8f;
+}
+
+}  // namespace strata
