@@ -3,3 +3,5 @@
 #include <nanobind/nanobind.h>
 
 namespace nb = nanobind;
+
+void bind_gguf(nb::module_& m);
