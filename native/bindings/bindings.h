@@ -5,3 +5,4 @@
 namespace nb = nanobind;
 
 void bind_gguf(nb::module_& m);
+void bind_hardware(nb::module_& m);
