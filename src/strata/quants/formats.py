@@ -1,4 +1,4 @@
-"""The one table of block formats: decode to float32, and the integer view that the arithmetic contract uses."""
+"""The one table of block formats: decode to float32, and the integer view of the arithmetic contract."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.errors import UnsupportedError, UsageError
+from strata.gguf import TensorType
 from strata.quants import iquants, kquants, legacy
-from strata.quants.sizes import TENSOR_TYPES, TensorType
 from strata.quants.unpack import Bytes, Unpack, Unpacked
 
 GROUP = 32  # values that share one step of the contract's chain
@@ -18,17 +18,17 @@ _CHUNK = 1 << 20  # values decoded at once; bounds temporaries to some 20 MB
 
 @dataclass(frozen=True)
 class IntegerBlocks:
-    """Rows as 32-value blocks, row-major; index 1 of [.., 2] is the half of 16. weight = codes * scales * d + mins * dmin.
+    """Rows as 32-value blocks, row-major: weight = codes * scales * d (+ mins * dmin), exactly.
 
-    codes int8 [blocks, 32]; scales int32 [blocks, 2]; d float32 [blocks, 2]; mins int32 [blocks, 2] or None;
-    dmin float32 [blocks] or None, its sign folded in.
+    The index in [blocks, 2] is the half of 16 values; only formats with `scale16` have two different d.
     """
 
-    codes: NDArray[np.int8]
-    scales: NDArray[np.int32]
-    d: NDArray[np.float32]
-    mins: NDArray[np.int32] | None
-    dmin: NDArray[np.float32] | None
+    codes: NDArray[np.int8]  # [blocks, 32]
+    scales: NDArray[np.int32]  # [blocks, 2]
+    d: NDArray[np.float32]  # [blocks, 2]
+    mins: NDArray[np.int32] | None  # [blocks, 2]
+    dmin: NDArray[np.float32] | None  # [blocks], its sign folded in: the added term is + mins * dmin
+    scale16: bool  # the product takes one fma per half, each with its own d
 
 
 def _decode_unpacked(blocks: Unpacked) -> NDArray[np.float32]:
@@ -67,43 +67,60 @@ class Format:
         return self.type.name
 
     @property
+    def type_id(self) -> int:
+        """Id in a GGUF file, and of the native QuantType."""
+        return self.type.value
+
+    @property
+    def block_values(self) -> int:
+        """Values of a block (of a super-block, where the format has them)."""
+        return self.type.block_values
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block."""
+        return self.type.block_bytes
+
+    @property
     def quantised(self) -> bool:
         """False for F32, F16 and BF16."""
         return self.unpack is not None
 
     def row_bytes(self, k: int) -> int:
         """Bytes of a row of k values; UsageError unless k is a positive number of whole blocks."""
-        if k <= 0 or k % self.type.block_values:
-            raise UsageError(f"{self.name}: a row of {k} values is not a multiple of {self.type.block_values}")
-        return k // self.type.block_values * self.type.block_bytes
+        if k <= 0 or k % self.block_values:
+            raise UsageError(f"{self.name}: a row of {k} values is not whole blocks of {self.block_values}")
+        return k // self.block_values * self.block_bytes
 
     def decode(self, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Bytes [..., row bytes] to float32 [..., k]; UsageError if a row is not whole blocks."""
         blocks = self._blocks(raw)
-        values, step = self.type.block_values, _CHUNK // self.type.block_values
+        values, step = self.block_values, _CHUNK // self.block_values
         out = np.empty((len(blocks), values), np.float32)
         for start in range(0, len(blocks), step):
             out[start : start + step] = self._decode_blocks(blocks[start : start + step])
-        return out.reshape(*raw.shape[:-1], raw.shape[-1] // self.type.block_bytes * values)
+        return out.reshape(*raw.shape[:-1], raw.shape[-1] // self.block_bytes * values)
 
     def integer_form(self, raw: NDArray[np.uint8], rows: int, k: int) -> IntegerBlocks:
-        """The contract's view of rows x k values; UsageError on a wrong size, UnsupportedError for float formats."""
+        """The contract's view of rows x k values, which must fill `raw`; only quantised formats have one."""
         if self.unpack is None:
             raise UnsupportedError(f"{self.name} has no integer form; only quantised formats do")
-        if raw.size != rows * self.row_bytes(k):
-            raise UsageError(f"{self.name}: {rows} x {k} values need {rows * self.row_bytes(k)} bytes, got {raw.size}")
-        blocks = self.unpack(self._blocks(raw.reshape(-1)))
-        n = len(blocks.codes)
+        needed = rows * self.row_bytes(k)
+        if raw.size != needed:
+            raise UsageError(f"{self.name}: {rows} rows of {k} values need {needed} bytes, got {raw.size}")
+        codes, scales, d, mins, dmin = self.unpack(self._blocks(raw.reshape(-1)))
+        blocks, values = codes.shape
         return IntegerBlocks(
-            codes=np.ascontiguousarray(blocks.codes).reshape(-1, GROUP),
-            scales=_two_per_group(blocks.scales, n, self.type.block_values),
-            d=_two_per_group(blocks.d, n, self.type.block_values),
-            mins=None if blocks.mins is None else _two_per_group(blocks.mins, n, self.type.block_values),
-            dmin=None if blocks.dmin is None else _two_per_group(blocks.dmin, n, self.type.block_values)[:, 0].copy(),
+            codes=np.ascontiguousarray(codes).reshape(-1, GROUP),
+            scales=_two_per_group(scales, blocks, values),
+            d=_two_per_group(d, blocks, values),
+            mins=None if mins is None else _two_per_group(mins, blocks, values),
+            dmin=None if dmin is None else _two_per_group(dmin, blocks, values)[:, 0].copy(),
+            scale16=self.scale16,
         )
 
     def _blocks(self, raw: NDArray[np.uint8]) -> Bytes:
-        size = self.type.block_bytes
+        size = self.block_bytes
         if raw.dtype != np.uint8 or raw.ndim == 0 or raw.shape[-1] % size:
             raise UsageError(f"{self.name}: {raw.dtype} {raw.shape} is not rows of whole {size}-byte blocks")
         return np.ascontiguousarray(raw).reshape(-1, size)
@@ -120,34 +137,34 @@ def _bf16(raw: Bytes) -> NDArray[np.float32]:
 
 
 _FORMATS = (
-    Format(TENSOR_TYPES["F32"], to_float=lambda raw: raw.view("<f4")),
-    Format(TENSOR_TYPES["F16"], to_float=lambda raw: raw.view("<f2").astype(np.float32)),
-    Format(TENSOR_TYPES["BF16"], to_float=_bf16),
-    Format(TENSOR_TYPES["Q4_0"], legacy.unpack_q4_0),
-    Format(TENSOR_TYPES["Q4_1"], legacy.unpack_q4_1, has_min=True),
-    Format(TENSOR_TYPES["Q5_0"], legacy.unpack_q5_0),
-    Format(TENSOR_TYPES["Q5_1"], legacy.unpack_q5_1, has_min=True),
-    Format(TENSOR_TYPES["Q8_0"], legacy.unpack_q8_0),
-    Format(TENSOR_TYPES["Q2_K"], kquants.unpack_q2_k, has_min=True, halves=True),
-    Format(TENSOR_TYPES["Q3_K"], kquants.unpack_q3_k, halves=True),
-    Format(TENSOR_TYPES["Q4_K"], kquants.unpack_q4_k, has_min=True),
-    Format(TENSOR_TYPES["Q5_K"], kquants.unpack_q5_k, has_min=True),
-    Format(TENSOR_TYPES["Q6_K"], kquants.unpack_q6_k, halves=True),
-    Format(TENSOR_TYPES["IQ1_S"], iquants.unpack_iq1_s),
-    Format(TENSOR_TYPES["IQ1_M"], iquants.unpack_iq1_m, halves=True),
-    Format(TENSOR_TYPES["IQ2_XXS"], iquants.unpack_iq2_xxs),
-    Format(TENSOR_TYPES["IQ2_XS"], iquants.unpack_iq2_xs, halves=True),
-    Format(TENSOR_TYPES["IQ2_S"], iquants.unpack_iq2_s, halves=True),
-    Format(TENSOR_TYPES["IQ3_XXS"], iquants.unpack_iq3_xxs),
-    Format(TENSOR_TYPES["IQ3_S"], iquants.unpack_iq3_s),
-    Format(TENSOR_TYPES["IQ4_NL"], legacy.unpack_iq4_nl),
-    Format(TENSOR_TYPES["IQ4_XS"], iquants.unpack_iq4_xs),
-    Format(TENSOR_TYPES["TQ1_0"], legacy.unpack_tq1_0),
-    Format(TENSOR_TYPES["TQ2_0"], legacy.unpack_tq2_0),
-    Format(TENSOR_TYPES["MXFP4"], legacy.unpack_mxfp4),
-    Format(TENSOR_TYPES["NVFP4"], legacy.unpack_nvfp4, scale16=True),
-    Format(TENSOR_TYPES["Q2_0"], legacy.unpack_q2_0),
+    Format(TensorType.F32, to_float=lambda raw: raw.view("<f4")),
+    Format(TensorType.F16, to_float=lambda raw: raw.view("<f2").astype(np.float32)),
+    Format(TensorType.BF16, to_float=_bf16),
+    Format(TensorType.Q4_0, legacy.unpack_q4_0),
+    Format(TensorType.Q4_1, legacy.unpack_q4_1, has_min=True),
+    Format(TensorType.Q5_0, legacy.unpack_q5_0),
+    Format(TensorType.Q5_1, legacy.unpack_q5_1, has_min=True),
+    Format(TensorType.Q8_0, legacy.unpack_q8_0),
+    Format(TensorType.Q2_K, kquants.unpack_q2_k, has_min=True, halves=True),
+    Format(TensorType.Q3_K, kquants.unpack_q3_k, halves=True),
+    Format(TensorType.Q4_K, kquants.unpack_q4_k, has_min=True),
+    Format(TensorType.Q5_K, kquants.unpack_q5_k, has_min=True),
+    Format(TensorType.Q6_K, kquants.unpack_q6_k, halves=True),
+    Format(TensorType.IQ1_S, iquants.unpack_iq1_s),
+    Format(TensorType.IQ1_M, iquants.unpack_iq1_m, halves=True),
+    Format(TensorType.IQ2_XXS, iquants.unpack_iq2_xxs),
+    Format(TensorType.IQ2_XS, iquants.unpack_iq2_xs, halves=True),
+    Format(TensorType.IQ2_S, iquants.unpack_iq2_s, halves=True),
+    Format(TensorType.IQ3_XXS, iquants.unpack_iq3_xxs),
+    Format(TensorType.IQ3_S, iquants.unpack_iq3_s),
+    Format(TensorType.IQ4_NL, legacy.unpack_iq4_nl),
+    Format(TensorType.IQ4_XS, iquants.unpack_iq4_xs),
+    Format(TensorType.TQ1_0, legacy.unpack_tq1_0),
+    Format(TensorType.TQ2_0, legacy.unpack_tq2_0),
+    Format(TensorType.MXFP4, legacy.unpack_mxfp4),
+    Format(TensorType.NVFP4, legacy.unpack_nvfp4, scale16=True),
+    Format(TensorType.Q2_0, legacy.unpack_q2_0),
 )
 
 FORMATS: dict[str, Format] = {f.name: f for f in _FORMATS}
-FORMATS_BY_ID: dict[int, Format] = {f.type.id: f for f in _FORMATS}
+FORMATS_BY_ID: dict[int, Format] = {f.type_id: f for f in _FORMATS}

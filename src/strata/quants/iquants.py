@@ -11,8 +11,9 @@ from strata.quants.unpack import Bytes, Unpacked, bits, fields, halves, per_half
 
 def _grid_codes(name: str, index: NDArray[Any], sign_bytes: Bytes) -> NDArray[np.int8]:
     """Grid rows by index [n, m] with signs from bytes (bit set: minus), int8 [n, 256]."""
-    sign = 1 - 2 * bits(sign_bytes).astype(np.int8)
-    return grid(name)[index].reshape(len(index), -1) * sign
+    sign = np.int8(1) - np.int8(2) * bits(sign_bytes).astype(np.int8)
+    codes: NDArray[np.int8] = grid(name)[index].reshape(len(index), -1) * sign
+    return codes
 
 
 def _odd(scales: NDArray[Any]) -> NDArray[np.int32]:
@@ -22,7 +23,8 @@ def _odd(scales: NDArray[Any]) -> NDArray[np.int32]:
 def _seven_bit_signs(words: NDArray[np.int64]) -> Bytes:
     """Four 7-bit sign indices in the low 28 bits of each word [n, m], as sign bytes [n, 4 m]."""
     index = (words[:, :, None] >> np.array([0, 7, 14, 21])) & 127
-    return SIGN_BYTES[index.reshape(len(words), -1)]
+    signs: Bytes = SIGN_BYTES[index.reshape(len(words), -1)]
+    return signs
 
 
 def unpack_iq2_xxs(raw: Bytes) -> Unpacked:
@@ -64,11 +66,12 @@ def unpack_iq3_s(raw: Bytes) -> Unpacked:
 def _ternary_codes(index: NDArray[Any], minus: NDArray[np.bool_]) -> NDArray[np.int8]:
     """Eight times (grid value +/- 1/8), for index and sign [n, 32], int8 [n, 256]."""
     shift = np.where(minus, np.int8(-1), np.int8(1))[:, :, None]
-    return (grid("IQ1_S")[index] * np.int8(8) + shift).reshape(len(index), -1)
+    codes: NDArray[np.int8] = grid("IQ1_S")[index] * np.int8(8) + shift
+    return codes.reshape(len(index), -1)
 
 
 def unpack_iq1_s(raw: Bytes) -> Unpacked:
-    """f16 d; low grid bytes; per 32 values 4 x 3 high bits, 3-bit scale, delta sign: x = d (2 s + 1) (g +/- 1/8)."""
+    """f16 d; low grid bytes; per 32: 4 x 3 high bits, 3-bit scale, sign: x = d (2 s + 1) (g +/- 1/8)."""
     words = words16(raw[:, 34:])
     high = (words[:, :, None] >> np.array([0, 3, 6, 9])) & 7
     index = raw[:, 2:34] | (high.reshape(len(raw), -1) << 8)
@@ -77,13 +80,17 @@ def unpack_iq1_s(raw: Bytes) -> Unpacked:
 
 
 def unpack_iq1_m(raw: Bytes) -> Unpacked:
-    """Low grid bytes; nibbles of 3 high bits and delta sign; 3-bit scales per 16, d in their four top nibbles."""
+    """Low grid bytes; nibbles of 3 high bits and a sign; 3-bit scales per 16, d in their four top nibbles."""
     nibbles = fields(raw[:, 32:48], 1, 4)
     codes = _ternary_codes(raw[:, :32] | ((nibbles & 7).astype(np.uint16) << 8), nibbles >= 8)
     words = words16(raw[:, 48:])
-    d = ((words >> 12) << np.array([0, 4, 8, 12])).sum(axis=1, keepdims=True).astype(np.uint16).view(np.float16)
+    d_bits = (words >> 12 << np.array([0, 4, 8, 12])).sum(axis=1, keepdims=True).astype(np.uint16)
     scales = (words[:, :, None] >> np.array([0, 3, 6, 9])) & 7
-    return Unpacked(codes, _odd(scales.reshape(len(raw), -1)), d.astype(np.float32) * np.float32(0.125))
+    return Unpacked(
+        codes,
+        _odd(scales.reshape(len(raw), -1)),
+        d_bits.view(np.float16).astype(np.float32) * np.float32(0.125),
+    )
 
 
 def unpack_iq4_xs(raw: Bytes) -> Unpacked:

@@ -17,7 +17,7 @@ def unpack_q4_1(raw: Bytes) -> Unpacked:
 
 
 def _five_bits(raw: Bytes, at: int) -> Bytes:
-    return fields(raw[:, at + 4 :], 16, 4) | (bits(raw[:, at : at + 4]) << 4)
+    return fields(raw[:, at + 4 :], 16, 4) | (bits(raw[:, at : at + 4]) << np.uint8(4))
 
 
 def unpack_q5_0(raw: Bytes) -> Unpacked:
@@ -61,7 +61,7 @@ def unpack_tq2_0(raw: Bytes) -> Unpacked:
 
 
 def unpack_tq1_0(raw: Bytes) -> Unpacked:
-    """Base-3 digits, five in a byte as a fraction of 256 (the last four bytes hold four), f16 d last: x = d (q - 1)."""
+    """Base-3 digits, five a byte as a fraction of 256 (four in the last 4 bytes), f16 d: x = d (q - 1)."""
     runs = ((0, 32, 5), (32, 48, 5), (48, 52, 4))
     shifted = [raw[:, None, a:b] * POWERS_OF_3[:digits, None] for a, b, digits in runs]  # modulo 256
     fraction = np.concatenate([part.reshape(len(raw), -1) for part in shifted], axis=1)

@@ -29,7 +29,8 @@ def grid(name: str) -> NDArray[np.int8]:
 def _sign_bytes() -> NDArray[np.uint8]:
     index = np.arange(128, dtype=np.uint8)
     parity = np.unpackbits(index[:, None], axis=1).sum(axis=1).astype(np.uint8) & 1
-    return index | (parity << 7)
+    signs: NDArray[np.uint8] = index | (parity << np.uint8(7))
+    return signs
 
 
 # Seven stored signs; the eighth makes the number of minus signs even.
@@ -38,7 +39,8 @@ SIGN_BYTES = _sign_bytes()
 
 def _e8m0_halved() -> NDArray[np.float32]:
     code = np.arange(256, dtype=np.uint32)
-    return np.where(code < 2, np.uint32(0x00200000) << code, (code - 1) << 23).astype(np.uint32).view(np.float32)
+    exponents = np.where(code < 2, np.uint32(0x00200000) << code, (code - 1) << 23)
+    return exponents.astype(np.uint32).view(np.float32)
 
 
 def _ue4m3_halved() -> NDArray[np.float32]:

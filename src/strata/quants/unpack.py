@@ -1,7 +1,7 @@
 """What every unpacking shares: the integer view of a run of blocks, and bit fields."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ ONE = np.ones((1, 1), np.int32)
 
 
 def fields(packed: Bytes, group: int, bits: int) -> Bytes:
-    """Bit fields of bytes [n, m]: in each run of `group` bytes all lowest fields come first, then the next ones."""
+    """Bit fields of bytes [n, m]: of each run of `group` bytes first all lowest fields, then the next."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     parts = packed.reshape(len(packed), -1, 1, group) >> shifts
     return (parts & np.uint8((1 << bits) - 1)).reshape(len(packed), -1)
@@ -60,6 +60,6 @@ def per_half(values: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.repeat(values, 2, axis=1)
 
 
-def signed(codes: Bytes, offset: int) -> NDArray[np.int8]:
-    """Unsigned codes minus an offset, as int8."""
+def signed(codes: NDArray[Any], offset: int) -> NDArray[np.int8]:
+    """Small unsigned codes minus an offset, as int8."""
     return codes.astype(np.int8) - np.int8(offset)

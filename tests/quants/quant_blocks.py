@@ -33,7 +33,7 @@ def _put_iq1m_scale(raw: NDArray[np.uint8], scale: NDArray[np.float16]) -> None:
 def random_blocks(fmt: Format, n: int, seed: int, extreme: bool = False) -> NDArray[np.uint8]:
     """n blocks [n, bytes]: every code random; halves finite, either of the size of weights or extreme."""
     rng = np.random.default_rng(seed)
-    raw = rng.integers(0, 256, (n, fmt.type.block_bytes), dtype=np.uint8)
+    raw = rng.integers(0, 256, (n, fmt.block_bytes), dtype=np.uint8)
 
     def scales() -> NDArray[np.float16]:
         return rng.choice(EXTREME, n) if extreme else rng.normal(0, 0.02, n).astype(np.float16)
@@ -46,7 +46,7 @@ def random_blocks(fmt: Format, n: int, seed: int, extreme: bool = False) -> NDAr
         raw[:, 0] = rng.integers(0, 251, n) if extreme else rng.integers(115, 125, n)
     if fmt.name in ("F32", "BF16"):
         values = rng.normal(0, 1, n).astype(np.float32).view(np.uint8).reshape(n, 4)
-        raw[:] = values[:, 4 - fmt.type.block_bytes :]
+        raw[:] = values[:, 4 - fmt.block_bytes :]
     return raw
 
 
