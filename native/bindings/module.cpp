@@ -3,4 +3,5 @@
 
 NB_MODULE(_native, m) {
   m.doc() = "Native kernels of Strata. Addresses are plain integers; callers own the memory.";
+  bind_program(m);
 }
