@@ -1,0 +1,57 @@
+# make demo    a real model answers, with its speeds        make lint    ruff and mypy
+# make test    lint, then every test                        make bench   prompt and generation speed
+# make build   only install into .venv                      make clean   remove what these made
+#
+# Each step leaves a stamp in .venv and is done again only when something it depends on has changed.
+
+PYTHON ?= python3
+PROMPT ?= The capital of France is
+BIN := .venv/bin
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+MODEL := .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
+NATIVE := pyproject.toml CMakeLists.txt $(shell find native -type f)
+
+# An isolated build brings its own tools and starts from nothing. Once the developers' tools are in .venv, only what
+# has changed is compiled.
+ISOLATION = $(if $(wildcard .venv/.dev),--no-build-isolation)
+
+.PHONY: demo test lint bench build clean
+
+demo: build $(MODEL)
+	$(BIN)/strata run --model $(MODEL) --max-tokens 64 "$(PROMPT)"
+
+test: lint $(MODEL)
+	$(BIN)/pytest
+
+lint: build .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+
+bench: build $(MODEL)
+	$(BIN)/strata benchmark --model $(MODEL) --prompt-len 512 --gen-len 128
+
+build: .venv/.built
+
+.venv/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Strata needs Python 3.11 or newer: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+# Editable: Python sources are used where they lie, so only native changes need another build.
+.venv/.built: .venv/.python $(NATIVE)
+	$(PIP) install $(ISOLATION) --editable .
+	@touch $@
+
+# The build tools come from pyproject.toml too, so that a list stands in one place.
+.venv/.dev: .venv/.built pyproject.toml
+	$(BIN)/python scripts/requirements.py > .venv/dev.txt
+	$(PIP) install --requirement .venv/dev.txt
+	@touch $@
+
+$(MODEL): scripts/fetch_model.py | build
+	$(BIN)/python scripts/fetch_model.py
+	@touch $@
+
+clean:
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis

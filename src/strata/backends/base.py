@@ -1,0 +1,48 @@
+"""What the engine asks of a backend. A backend owns the memory behind every buffer that is not scratch."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from strata.errors import FaultError
+from strata.ops.buffers import Buffer
+from strata.ops.program import Program
+
+FAULT_NON_FINITE, FAULT_BAD_PAGE = 1, 2
+
+
+class Replay(Protocol):
+    """A lowered program."""
+
+    def run(self, begin: int = 0, end: int | None = None) -> None:
+        """Runs ops [begin, end); raises FaultError when a kernel reported one."""
+
+
+class Backend(Protocol):
+    """Lowers programs onto memory of its own."""
+
+    name: str
+
+    def lower(self, program: Program) -> Replay:
+        """Fixes kernels and addresses. Buffers shared between programs keep one place."""
+
+    def reserve(self, arena_bytes: int) -> None:
+        """Makes room for the largest program's scratch; comes before the first `lower`."""
+
+    def array(self, buffer: Buffer) -> NDArray[Any]:
+        """A host view of an input, state or output buffer."""
+
+
+def raise_fault(bits: int, program: Program) -> None:
+    """Names the fault bits a replay returned."""
+    causes: Sequence[str] = [
+        text
+        for bit, text in (
+            (FAULT_NON_FINITE, "a non-finite activation"),
+            (FAULT_BAD_PAGE, "a KV page outside the pool"),
+        )
+        if bits & bit
+    ]
+    if bits:
+        raise FaultError(f"step of {program.bucket} rows failed: {' and '.join(causes) or f'fault {bits}'}")

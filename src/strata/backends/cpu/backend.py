@@ -1,0 +1,78 @@
+"""Memory and replay of the CPU backend."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata import _native
+from strata.backends.base import raise_fault
+from strata.backends.cpu.lower import Addresses, lower
+from strata.ops.buffers import Buffer, Weight, plane_bytes
+from strata.ops.program import Program
+
+_DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "u8": np.uint8}
+
+
+class CpuBackend:
+    """Owns the thread pool, one array per persistent buffer, and one arena that all programs share in turn."""
+
+    name = "cpu"
+
+    def __init__(self, threads: int, cpus: list[int] | None = None):
+        self._pool = _native.ThreadPool(threads, cpus or [])
+        self._arrays: dict[Buffer, NDArray[Any]] = {}
+        self._arena = np.zeros(0, np.uint8)
+
+    def array(self, buffer: Buffer) -> NDArray[Any]:
+        """The array behind an input, state, constant or output buffer."""
+        if buffer not in self._arrays:
+            self._arrays[buffer] = _aligned(buffer) if buffer.data is None else np.ascontiguousarray(buffer.data)
+        return self._arrays[buffer]
+
+    def reserve(self, arena_bytes: int) -> None:
+        """Makes the arena large enough for every program that will be lowered; addresses are fixed afterwards."""
+        if self._arena.nbytes < arena_bytes:
+            self._arena = np.zeros(arena_bytes + 64, np.uint8)
+
+    def lower(self, program: Program) -> "CpuReplay":
+        """Native records with absolute addresses."""
+        assert self._arena.nbytes >= program.arena_bytes, "reserve() the largest arena before lowering"
+        base = -(-self._arena.ctypes.data // 64) * 64
+
+        def buffer_address(buffer: Buffer) -> int:
+            return base + program.offsets[buffer] if buffer.role == "scratch" else self.array(buffer).ctypes.data
+
+        def planes(buffer: Buffer) -> tuple[int, int, int]:
+            codes, scales, _ = plane_bytes(buffer.shape)
+            at = buffer_address(buffer)
+            return at, at + codes, at + codes + scales
+
+        def weight_address(weight: Weight) -> int:
+            return weight.data.ctypes.data
+
+        at = Addresses(buffer_address, planes, weight_address)
+        native = _native.Program(self._pool)
+        for op in program.ops:
+            native.add(*lower(op, at))
+        return CpuReplay(program, native, self._arena)
+
+
+class CpuReplay:
+    """A lowered program; keeps the arena and the weights' maps alive."""
+
+    def __init__(self, program: Program, native: _native.Program, arena: NDArray[np.uint8]):
+        self._program, self._native, self._arena = program, native, arena
+
+    def run(self, begin: int = 0, end: int | None = None) -> None:
+        """One native call for ops [begin, end)."""
+        fault = self._native.run(begin, len(self._program) if end is None else end)
+        if fault:
+            raise_fault(fault, self._program)
+
+
+def _aligned(buffer: Buffer) -> NDArray[Any]:
+    """Zeroed memory on a 64-byte border."""
+    raw = np.zeros(buffer.nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + buffer.nbytes].view(_DTYPES[buffer.dtype]).reshape(buffer.shape)

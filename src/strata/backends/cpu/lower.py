@@ -1,0 +1,127 @@
+"""Lowering rules: for each op, the native kernel's name, addresses, sizes and constants, in the kernel's order."""
+
+from collections.abc import Callable
+from functools import singledispatch
+from typing import NamedTuple
+
+from strata.ops.attention import Attention
+from strata.ops.buffers import Buffer, Weight
+from strata.ops.elementwise import Add, AddBias, SiluMul
+from strata.ops.embed import Embed
+from strata.ops.gather_rows import GatherRows
+from strata.ops.kv_store import KvStore
+from strata.ops.linear import LinearF, LinearQ
+from strata.ops.op import Op
+from strata.ops.quantize import Quantize
+from strata.ops.rms_norm import RmsNorm
+from strata.ops.rope import Rope
+
+KV_TYPES = {"f32": 0, "f16": 1}
+
+
+class Record(NamedTuple):
+    """A native op record (native/cpu/program.h) before it is added."""
+
+    kernel: str
+    ptrs: list[int]
+    dims: list[int]
+    scalars: list[float]
+
+
+class Addresses(NamedTuple):
+    """Where things are: a buffer's address, a q8 buffer's three planes, a weight's bytes."""
+
+    buffer: Callable[[Buffer], int]
+    planes: Callable[[Buffer], tuple[int, int, int]]
+    weight: Callable[[Weight], int]
+
+    def live(self, buffer: Buffer) -> int:
+        """Address of the buffer's live-row count."""
+        assert buffer.live is not None, f"{buffer} has no live-row count"
+        return self.buffer(buffer.live)
+
+
+@singledispatch
+def lower(op: Op, at: Addresses) -> Record:
+    """The native record of an op."""
+    raise NotImplementedError(f"no CPU kernel for op {op.kind}")
+
+
+@lower.register
+def _(op: Embed, at: Addresses) -> Record:
+    vocab, hidden = op.weight.shape
+    ptrs = [at.buffer(op.tokens), at.live(op.out), at.weight(op.weight), at.buffer(op.out)]
+    return Record("embed", ptrs, [op.weight.format.type_id, hidden, vocab], [])
+
+
+@lower.register
+def _(op: RmsNorm, at: Addresses) -> Record:
+    ptrs = [at.live(op.out), at.buffer(op.x), at.weight(op.weight), at.buffer(op.out)]
+    return Record("rms_norm", ptrs, [op.x.shape[-1]], [op.eps])
+
+
+@lower.register
+def _(op: Quantize, at: Addresses) -> Record:
+    return Record("quantize", [at.live(op.x), at.buffer(op.x), *at.planes(op.out)], [op.x.shape[-1]], [])
+
+
+@lower.register
+def _(op: LinearQ, at: Addresses) -> Record:
+    n, k = op.weight.shape
+    ptrs = [at.live(op.out), *at.planes(op.x), at.weight(op.weight), at.buffer(op.out)]
+    return Record("linear_q", ptrs, [op.weight.format.type_id, k, n], [])
+
+
+@lower.register
+def _(op: LinearF, at: Addresses) -> Record:
+    n, k = op.weight.shape
+    ptrs = [at.live(op.out), at.buffer(op.x), at.weight(op.weight), at.buffer(op.out)]
+    return Record("linear_f", ptrs, [op.weight.format.type_id, k, n], [])
+
+
+@lower.register
+def _(op: Add, at: Addresses) -> Record:
+    ptrs = [at.live(op.out), at.buffer(op.a), at.buffer(op.b), at.buffer(op.out)]
+    return Record("add", ptrs, [op.out.shape[-1]], [])
+
+
+@lower.register
+def _(op: AddBias, at: Addresses) -> Record:
+    ptrs = [at.live(op.out), at.buffer(op.x), at.weight(op.bias), at.buffer(op.out)]
+    return Record("add_bias", ptrs, [op.out.shape[-1]], [])
+
+
+@lower.register
+def _(op: SiluMul, at: Addresses) -> Record:
+    ptrs = [at.live(op.out), at.buffer(op.gate), at.buffer(op.up), at.buffer(op.out)]
+    return Record("silu_mul", ptrs, [op.out.shape[-1]], [])
+
+
+@lower.register
+def _(op: GatherRows, at: Addresses) -> Record:
+    ptrs = [at.live(op.out), at.buffer(op.index), at.buffer(op.x), at.buffer(op.out)]
+    return Record("gather_rows", ptrs, [op.out.shape[-1]], [])
+
+
+@lower.register
+def _(op: Rope, at: Addresses) -> Record:
+    heads = op.x.shape[-1] // op.head_dim
+    ptrs = [at.live(op.out), *map(at.buffer, (op.positions, op.table, op.x, op.out))]
+    return Record("rope", ptrs, [heads, op.head_dim, op.rotary_dim, int(op.style), op.table.shape[0]], [])
+
+
+@lower.register
+def _(op: KvStore, at: Addresses) -> Record:
+    num_pages, kv_heads, _, head_dim = op.k_pool.shape
+    buffers = (op.positions, op.sequences, op.page_table, op.k, op.v, op.k_pool, op.v_pool)
+    dims = [kv_heads, head_dim, op.page_table.shape[1], KV_TYPES[op.k_pool.dtype], num_pages]
+    return Record("kv_store", [at.live(op.k), *map(at.buffer, buffers)], dims, [])
+
+
+@lower.register
+def _(op: Attention, at: Addresses) -> Record:
+    num_pages, kv_heads, _, head_dim = op.k_pool.shape
+    buffers = (op.positions, op.sequences, op.page_table, op.q, op.k_pool, op.v_pool, op.out)
+    pages, kv_type = op.page_table.shape[1], KV_TYPES[op.k_pool.dtype]
+    dims = [op.heads, kv_heads, head_dim, pages, kv_type, op.window, num_pages]
+    return Record("attention", [at.live(op.q), *map(at.buffer, buffers)], dims, [op.scale])

@@ -1,0 +1,70 @@
+"""The reference backend: runs each op's NumPy function, in float or in contract mode. Slow, obvious, independent."""
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.errors import FaultError
+from strata.ops.buffers import Buffer
+from strata.ops.op import Q8, Arrays
+from strata.ops.program import Program
+
+Mode = Literal["float", "contract"]
+
+_DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "u8": np.uint8}
+
+
+class ReferenceBackend:
+    """`float`: exact float32. `contract`: the int8 blocks and orders of docs/contract.md, bit for bit."""
+
+    def __init__(self, mode: Mode):
+        self.mode = mode
+        self.name = "reference" if mode == "float" else "contract"
+        self._arrays: dict[Buffer, Any] = {}
+
+    def reserve(self, arena_bytes: int) -> None:
+        """Nothing: scratch has arrays of its own."""
+
+    def array(self, buffer: Buffer) -> NDArray[Any]:
+        """The buffer's array."""
+        return self._place(buffer)  # type: ignore[no-any-return]
+
+    def lower(self, program: Program) -> "ReferenceReplay":
+        """Gives every buffer an array of its own; scratch does not share here, so that aliasing bugs differ."""
+        return ReferenceReplay(self, program, Arrays({b: self._place(b) for b in program.buffers()}))
+
+    def _place(self, buffer: Buffer) -> Any:
+        if buffer not in self._arrays:
+            self._arrays[buffer] = self._allocate(buffer)
+        return self._arrays[buffer]
+
+    def _allocate(self, buffer: Buffer) -> Any:
+        if buffer.data is not None:
+            return buffer.data
+        if buffer.dtype != "q8":
+            return np.zeros(buffer.shape, _DTYPES[buffer.dtype])
+        if self.mode == "float":
+            return np.zeros(buffer.shape, np.float32)
+        rows, k = buffer.shape
+        return Q8(
+            np.zeros((rows, k), np.int8),
+            np.zeros((rows, k // 32), np.float32),
+            np.zeros((rows, k // 16), np.int16),
+        )
+
+
+class ReferenceReplay:
+    """A program and its arrays."""
+
+    def __init__(self, backend: ReferenceBackend, program: Program, arrays: Arrays):
+        self._run = "run_float" if backend.mode == "float" else "run_contract"
+        self._program, self._arrays = program, arrays
+
+    def run(self, begin: int = 0, end: int | None = None) -> None:
+        """Runs ops [begin, end)."""
+        for op in self._program.ops[begin:end]:
+            try:
+                getattr(op, self._run)(self._arrays)
+            except FaultError as e:
+                raise FaultError(f"{op.kind}: {e}") from None

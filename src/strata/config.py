@@ -1,0 +1,204 @@
+"""Every setting with its default, in one place: frozen dataclasses whose fields carry their names and limits.
+
+A setting of the engine comes from its flag, else from `STRATA_<KEY>`, else from the default here; `resolve`
+is the place for a configuration file. What one request asks for has flags only. `OPTIONS` is the table that
+the command line and its help are made from.
+"""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from strata.errors import UsageError
+
+MAX_THREADS = 1024
+
+
+def _digits(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting: the field's name inside, `section.key` in TOML, the flag, and what values it takes."""
+
+    name: str
+    flag: str
+    help: str
+    type: type
+    default: Any
+    toml: str = ""  # empty: belongs to a request, so neither a file nor the environment sets it
+    choices: tuple[str, ...] = ()
+    low: float = 0
+    high: float = math.inf
+    open_low: bool = False  # low itself is not allowed
+    open_high: bool = False
+
+    @property
+    def env(self) -> str:
+        """The environment variable: STRATA_ and the TOML key; empty where there is no such key."""
+        return "STRATA_" + self.toml.rpartition(".")[2].upper() if self.toml else ""
+
+    @property
+    def limits(self) -> str:
+        """What is allowed, in words for help and errors; empty when anything is."""
+        if self.choices:
+            return ", ".join(self.choices)
+        above = f"{'above' if self.open_low else 'at least'} {_digits(self.low)}"
+        below = f"{'below' if self.open_high else 'at most'} {_digits(self.high)}"
+        return f"{above} and {below}" if math.isfinite(self.high) else above
+
+    def check(self, value: Any) -> None:
+        """Raise UsageError, with the value and the limits, when `value` cannot be used."""
+        if self.choices:
+            if value not in self.choices:
+                near = difflib.get_close_matches(str(value), self.choices, 1)
+                hint = f" (did you mean {near[0]}?)" if near else ""
+                raise UsageError(f"{self.flag} is {value}; it must be one of {self.limits}{hint}")
+        elif self.type is not str and not self._inside(value):
+            raise UsageError(f"{self.flag} is {value}; it must be {self.limits}")
+
+    def _inside(self, value: float) -> bool:
+        low = value > self.low if self.open_low else value >= self.low
+        high = value < self.high if self.open_high else value <= self.high
+        return low and high and math.isfinite(value)
+
+    def parse(self, text: str) -> Any:
+        """Value of a string from the environment."""
+        try:
+            return self.type(text)
+        except ValueError:
+            kind = "a whole number" if self.type is int else "a number"
+            raise UsageError(f"{self.env} is {text!r}; it must be {kind}") from None
+
+
+def _option(default: Any, flag: str, help: str, toml: str = "", **limits: Any) -> Any:
+    return field(default=default, metadata={"flag": flag, "help": help, "toml": toml, **limits})
+
+
+class _Settings:
+    """Checks its fields when made, so that a settings object that exists is valid."""
+
+    @classmethod
+    def options(cls) -> tuple[Option, ...]:
+        """The rows of the table that this class contributes."""
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # every subclass is a dataclass
+        return tuple(Option(f.name, type=type(f.default), default=f.default, **f.metadata) for f in fields)
+
+    def __post_init__(self) -> None:
+        for option in self.options():
+            option.check(getattr(self, option.name))
+
+    @classmethod
+    def resolve(cls, flags: Mapping[str, Any], variables: Mapping[str, str]) -> Self:
+        """Settings from flags (None: not given), then the environment's variables, then the defaults."""
+        values = {o.name: o.parse(variables[o.env]) for o in cls.options() if o.env in variables}
+        values.update({name: value for name, value in flags.items() if value is not None})
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class EngineOptions(_Settings):
+    """How a model is run; none of these changes what the model is."""
+
+    backend: str = _option(
+        "cpu",
+        "--backend",
+        "cpu; reference (NumPy, plain float32); or contract (NumPy, the kernels' exact arithmetic).",
+        toml="infer.backend",
+        choices=("cpu", "reference", "contract"),
+    )
+    threads: int = _option(
+        0,
+        "--threads",
+        "CPU threads; 0: as many as the machine grants.",
+        toml="infer.threads",
+        low=0,
+        high=MAX_THREADS,
+    )
+    isa: str = _option(
+        "auto",
+        "--isa",
+        "Instruction set of the CPU kernels; auto: the best that this machine has.",
+        toml="infer.isa",
+        choices=("auto", "generic", "avx2", "avx512"),
+    )
+    kv: str = _option(
+        "f16",
+        "--kv",
+        "Type in which keys and values are kept.",
+        toml="context.cache_dtype",
+        choices=("f32", "f16"),
+    )
+    max_model_len: int = _option(
+        0,
+        "--max-context",
+        "Longest context in tokens; 0: what the model was made for.",
+        toml="context.context_length",
+        low=0,
+        high=2**24,
+    )
+    prefill: int = _option(
+        512,
+        "--prefill",
+        "Prompt tokens read at a time; 0: every token in the step form, one after the other.",
+        toml="infer.prefill",
+        low=0,
+        high=65536,
+    )
+    max_num_seqs: int = _option(
+        1,
+        "--parallel",
+        "Sequences that may be generated at once.",
+        toml="infer.decode_batch",
+        low=1,
+        high=1024,
+    )
+
+
+@dataclass(frozen=True)
+class SamplingOptions(_Settings):
+    """How one request chooses its tokens."""
+
+    max_tokens: int = _option(256, "--max-tokens", "Most tokens to generate.", low=1, high=2**24)
+    temperature: float = _option(0.0, "--temperature", "0: always the likeliest token.", low=0.0, high=100.0)
+    top_k: int = _option(0, "--top-k", "Choose among the K likeliest tokens; 0: all.", low=0, high=2**31 - 1)
+    top_p: float = _option(
+        1.0,
+        "--top-p",
+        "Choose among the likeliest tokens that together reach this probability.",
+        low=0.0,
+        high=1.0,
+        open_low=True,
+    )
+    min_p: float = _option(
+        0.0,
+        "--min-p",
+        "Leave out tokens less likely than this share of the likeliest.",
+        low=0.0,
+        high=1.0,
+        open_high=True,
+    )
+    repetition_penalty: float = _option(
+        1.0,
+        "--repeat-penalty",
+        "Lowers the score of tokens that have occurred; 1: off.",
+        low=0.0,
+        high=100.0,
+        open_low=True,
+    )
+    presence_penalty: float = _option(
+        0.0, "--presence-penalty", "Taken once from tokens already generated.", low=-100.0, high=100.0
+    )
+    frequency_penalty: float = _option(
+        0.0, "--frequency-penalty", "Taken for each time a token was generated.", low=-100.0, high=100.0
+    )
+    seed: int = _option(
+        0, "--seed", "The same seed, prompt and settings give the same text.", low=0, high=2**63 - 1
+    )
+
+
+OPTIONS: dict[str, Option] = {o.name: o for cls in (EngineOptions, SamplingOptions) for o in cls.options()}

@@ -1,0 +1,66 @@
+"""KV pages: the pools of every layer, and which pages a sequence holds."""
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from strata.errors import ContextLengthError
+from strata.ops import PAGE_CELLS, Buffer, LayerKV
+
+KVType = Literal["f32", "f16"]
+
+
+@dataclass(frozen=True)
+class KVPool:
+    """Key and value pools of all attention layers; a page id means the same cells in each."""
+
+    layers: tuple[LayerKV, ...]
+    num_pages: int
+
+    @classmethod
+    def create(cls, num_layers: int, kv_heads: int, head_dim: int, num_pages: int, kv: KVType) -> Self:
+        """Pools for `num_pages` pages of 64 cells."""
+        shape = (num_pages, kv_heads, PAGE_CELLS, head_dim)
+
+        def pool(name: str) -> Buffer:
+            return Buffer(name, shape, kv, "state")
+
+        return cls(tuple(LayerKV(pool(f"k.{i}"), pool(f"v.{i}")) for i in range(num_layers)), num_pages)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pools."""
+        return sum(layer.k.nbytes + layer.v.nbytes for layer in self.layers)
+
+
+class PageTable:
+    """Hands out pages to sequences; a sequence's pages in order are its row of the step's page table."""
+
+    def __init__(self, num_pages: int):
+        self.num_pages = num_pages
+        self._free = list(range(num_pages - 1, -1, -1))
+        self._pages: dict[int, list[int]] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Pages no sequence holds."""
+        return len(self._free)
+
+    def pages(self, sequence: int) -> list[int]:
+        """The pages of a sequence, in order of cells."""
+        return self._pages.get(sequence, [])
+
+    def grow(self, sequence: int, cells: int) -> list[int]:
+        """Makes the sequence hold at least `cells` cells; returns its pages."""
+        pages = self._pages.setdefault(sequence, [])
+        missing = -(-cells // PAGE_CELLS) - len(pages)
+        if missing > len(self._free):
+            raise ContextLengthError(
+                f"{cells} tokens need {missing} more KV pages of {PAGE_CELLS}, {len(self._free)} of "
+                f"{self.num_pages} are free; raise --max-context"
+            )
+        pages.extend(self._free.pop() for _ in range(max(missing, 0)))
+        return pages
+
+    def free(self, sequence: int) -> None:
+        """Returns the sequence's pages."""
+        self._free.extend(reversed(self._pages.pop(sequence, [])))

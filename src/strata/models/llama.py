@@ -1,0 +1,203 @@
+"""llama: pre-norm blocks of grouped-query attention and SwiGLU, rotary pairs adjacent (GGUF permutes q and k for it)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from strata.errors import ModelFileError, UnsupportedError
+from strata.gguf import ModelFile
+from strata.memory import KVPool
+from strata.models.weights import WeightReader
+from strata.ops import (
+    Buffer,
+    Builder,
+    LayerKV,
+    RopeScaling,
+    RopeStyle,
+    Weight,
+    add,
+    add_bias,
+    attention,
+    embed,
+    gather_logit_rows,
+    kv_store,
+    linear,
+    rms_norm,
+    rope,
+    rope_table,
+    silu_mul,
+)
+
+ARCHITECTURES = ("llama",)
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """Numbers of the model; counts come from tensors where tensors have them."""
+
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rotary_dim: int
+    vocab_size: int
+    max_position: int
+    rms_eps: float
+    rope_theta: float
+    rope_scaling: RopeScaling
+
+
+@dataclass(frozen=True)
+class LlamaLayer:
+    """Weights of one block."""
+
+    attn_norm: Weight
+    q_proj: Weight
+    k_proj: Weight
+    v_proj: Weight
+    o_proj: Weight
+    q_bias: Weight | None
+    k_bias: Weight | None
+    v_bias: Weight | None
+    o_bias: Weight | None
+    ffn_norm: Weight
+    gate_proj: Weight
+    up_proj: Weight
+    down_proj: Weight
+
+
+@dataclass(frozen=True)
+class Llama:
+    """The model: weights as they lie in the file."""
+
+    config: LlamaConfig
+    token_embd: Weight
+    layers: tuple[LlamaLayer, ...]
+    output_norm: Weight
+    output: Weight  # the embedding again where the file ties them
+
+    def kv_shape(self) -> tuple[int, int, int]:
+        """(layers with KV, key heads, head_dim)."""
+        return self.config.num_layers, self.config.num_kv_heads, self.config.head_dim
+
+    def rope_table(self, max_positions: int) -> Buffer:
+        """The rotary table for a context of `max_positions`."""
+        c = self.config
+        return rope_table(max_positions, c.rotary_dim, c.rope_theta, c.rope_scaling)
+
+    def forward(self, b: Builder, kv: KVPool, table: Buffer) -> Buffer:
+        """Logits [logit rows, vocab_size] of the step."""
+        x = embed(b, self.token_embd)
+        for i, layer in enumerate(self.layers):
+            b.mark(f"layer.{i}")
+            x = add(b, x, self._attention(b, x, layer, kv.layers[i], table))
+            x = add(b, x, self._mlp(b, x, layer))
+        b.mark("head", repeatable=True)
+        x = rms_norm(b, gather_logit_rows(b, x), self.output_norm, self.config.rms_eps)
+        return linear(b, x, self.output)
+
+    def _attention(self, b: Builder, x: Buffer, w: LlamaLayer, kv: LayerKV, table: Buffer) -> Buffer:
+        c = self.config
+        x = rms_norm(b, x, w.attn_norm, c.rms_eps)
+        q = add_bias(b, linear(b, x, w.q_proj), w.q_bias)
+        k = add_bias(b, linear(b, x, w.k_proj), w.k_bias)
+        v = add_bias(b, linear(b, x, w.v_proj), w.v_bias)
+        q = rope(b, q, table, c.head_dim, RopeStyle.ADJACENT)
+        k = rope(b, k, table, c.head_dim, RopeStyle.ADJACENT)
+        kv_store(b, k, v, kv)
+        y = attention(b, q, kv, c.num_heads, scale=c.head_dim**-0.5)
+        return add_bias(b, linear(b, y, w.o_proj), w.o_bias)
+
+    def _mlp(self, b: Builder, x: Buffer, w: LlamaLayer) -> Buffer:
+        x = rms_norm(b, x, w.ffn_norm, self.config.rms_eps)
+        return linear(b, silu_mul(b, linear(b, x, w.gate_proj), linear(b, x, w.up_proj)), w.down_proj)
+
+
+def load(file: ModelFile) -> Llama:
+    """Names to weights, every shape checked."""
+    _refuse_experts(file)
+    c = _config(file)
+    w = WeightReader(file)
+    token_embd = w.get("token_embd.weight", c.vocab_size, c.hidden_size)
+    return Llama(
+        config=c,
+        token_embd=token_embd,
+        layers=tuple(_layer(w, c, i) for i in range(c.num_layers)),
+        output_norm=w.vector("output_norm.weight", c.hidden_size),
+        output=w.maybe("output.weight", c.vocab_size, c.hidden_size) or token_embd,
+    )
+
+
+def _layer(w: WeightReader, c: LlamaConfig, i: int) -> LlamaLayer:
+    name, h, kv = f"blk.{i}.", c.hidden_size, c.num_kv_heads * c.head_dim
+    heads = c.num_heads * c.head_dim
+    return LlamaLayer(
+        attn_norm=w.vector(name + "attn_norm.weight", h),
+        q_proj=w.get(name + "attn_q.weight", heads, h),
+        k_proj=w.get(name + "attn_k.weight", kv, h),
+        v_proj=w.get(name + "attn_v.weight", kv, h),
+        o_proj=w.get(name + "attn_output.weight", h, heads),
+        q_bias=w.floats(name + "attn_q.bias", heads),
+        k_bias=w.floats(name + "attn_k.bias", kv),
+        v_bias=w.floats(name + "attn_v.bias", kv),
+        o_bias=w.floats(name + "attn_output.bias", h),
+        ffn_norm=w.vector(name + "ffn_norm.weight", h),
+        gate_proj=w.get(name + "ffn_gate.weight", c.intermediate_size, h),
+        up_proj=w.get(name + "ffn_up.weight", c.intermediate_size, h),
+        down_proj=w.get(name + "ffn_down.weight", h, c.intermediate_size),
+    )
+
+
+def _config(file: ModelFile) -> LlamaConfig:
+    def whole(key: str, *default: int) -> int:
+        return file.get(f"llama.{key}", int, *default)
+
+    def real(key: str, *default: float) -> float:
+        return file.get(f"llama.{key}", float, *default)
+
+    hidden, heads = whole("embedding_length"), whole("attention.head_count")
+    if heads < 1 or hidden < 1:
+        raise ModelFileError(f"{file.path}: {heads} heads and a hidden size of {hidden}; both must be positive")
+    kv_heads, head_dim = whole("attention.head_count_kv", heads), whole("attention.key_length", hidden // heads)
+    if kv_heads < 1 or heads % kv_heads:
+        raise ModelFileError(f"{file.path}: {heads} query heads over {kv_heads} key heads is not a whole ratio")
+    rotary_dim = whole("rope.dimension_count", head_dim)
+    context = whole("context_length")
+    return LlamaConfig(
+        num_layers=whole("block_count"),
+        hidden_size=hidden,
+        intermediate_size=whole("feed_forward_length"),
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        rotary_dim=rotary_dim,
+        vocab_size=WeightReader(file).get("token_embd.weight", -1, hidden).shape[0],
+        max_position=context,
+        rms_eps=real("attention.layer_norm_rms_epsilon"),
+        rope_theta=real("rope.freq_base", 10_000.0),
+        rope_scaling=_rope_scaling(file, rotary_dim, context),
+    )
+
+
+def _rope_scaling(file: ModelFile, rotary_dim: int, context: int) -> RopeScaling:
+    """linear, yarn, or llama3 (whose divisors a file carries as `rope_freqs.weight`)."""
+    prefix = "llama.rope.scaling."
+    kind = file.get(prefix + "type", str, "none")
+    if kind not in ("none", "linear", "yarn"):
+        raise UnsupportedError(f"{file.path}: rope scaling {kind!r}; supported: none, linear, yarn, llama3 factors")
+    factors = WeightReader(file).maybe("rope_freqs.weight", rotary_dim // 2)
+    return RopeScaling(
+        kind=kind,
+        factor=file.get(prefix + "factor", float, 1.0),
+        original_context=file.get(prefix + "original_context_length", int, context),
+        attention_factor=file.get(prefix + "attn_factor", float, 1.0),
+        factors=None if factors is None else np.asarray(factors.decode(), np.float32),
+    )
+
+
+def _refuse_experts(file: ModelFile) -> None:
+    experts = file.get("llama.expert_count", int, 0)
+    if experts:
+        raise UnsupportedError(f"{file.path}: llama with {experts} experts is not supported; dense llama is")

@@ -1,0 +1,38 @@
+"""Operators: shape contract, op record and NumPy reference each; the builder and the program."""
+
+from strata.ops.attention import attention
+from strata.ops.buffers import Buffer, Weight
+from strata.ops.builder import Builder
+from strata.ops.elementwise import add, add_bias, silu_mul
+from strata.ops.embed import embed
+from strata.ops.gather_rows import gather_logit_rows
+from strata.ops.kv_store import LayerKV, kv_store
+from strata.ops.linear import linear
+from strata.ops.program import Program
+from strata.ops.rms_norm import rms_norm
+from strata.ops.rope import RopeScaling, RopeStyle, rope, rope_frequencies, rope_table
+from strata.ops.step import PAGE_CELLS, StepBuffers
+
+__all__ = [
+    "PAGE_CELLS",
+    "Buffer",
+    "Builder",
+    "LayerKV",
+    "Program",
+    "RopeScaling",
+    "RopeStyle",
+    "StepBuffers",
+    "Weight",
+    "add",
+    "add_bias",
+    "attention",
+    "embed",
+    "gather_logit_rows",
+    "kv_store",
+    "linear",
+    "rms_norm",
+    "rope",
+    "rope_frequencies",
+    "rope_table",
+    "silu_mul",
+]

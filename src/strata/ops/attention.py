@@ -1,0 +1,124 @@
+"""attention: causal grouped-query attention over the paged pool, in splits of cells at absolute positions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.ops.arithmetic import ATTENTION_SPLIT, LANES, exp32, fma, lane_dot, lane_sum
+from strata.ops.buffers import Buffer
+from strata.ops.builder import Builder
+from strata.ops.kv_store import LayerKV, gather_cells
+from strata.ops.op import Arrays, Op
+from strata.ops.shapes import expect
+
+_ROWS = 8  # rows computed at a time, to bound the reference's memory
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Attention(Op):
+    """Row r attends to cells 0..positions[r] of its sequence (the last `window` of them, when not 0)."""
+
+    kind: ClassVar[str] = "attention"
+    positions: Buffer
+    sequences: Buffer
+    page_table: Buffer
+    q: Buffer  # [rows, heads * head_dim]
+    k_pool: Buffer
+    v_pool: Buffer
+    out: Buffer  # [rows, heads * head_dim]
+    heads: int
+    scale: float
+    window: int = 0
+
+    def run_float(self, at: Arrays) -> None:
+        for rows, q, k, v, visible in self._groups(at):
+            scores = np.einsum("rghd,gcd->rghc", q, k) * np.float32(self.scale)
+            scores = np.where(visible[:, None, None], scores, -np.inf)
+            p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            p /= p.sum(axis=-1, keepdims=True)
+            at.live(self.out)[rows] = np.einsum("rghc,gcd->rghd", p, v).reshape(len(rows), -1)
+
+    def run_contract(self, at: Arrays) -> None:
+        for rows, q, k, v, visible in self._groups(at):
+            state = None
+            for begin in range(0, k.shape[1], ATTENTION_SPLIT):
+                cells = slice(begin, begin + ATTENTION_SPLIT)
+                part = _split(q, k[:, cells], v[:, cells], visible[:, cells], np.float32(self.scale))
+                state = part if state is None else _combine(state, part, visible[:, cells].any(axis=1))
+            assert state is not None
+            _, total, out = state
+            at.live(self.out)[rows] = (out / total[..., None]).reshape(len(rows), -1)
+
+    def _groups(self, at: Arrays) -> Iterator[tuple[NDArray[np.intp], Array, Array, Array, NDArray[np.bool_]]]:
+        """(rows, q [rows, kv_heads, group, dim], k and v [kv_heads, cells, dim], visible [rows, cells])."""
+        n = at.count(self.q)
+        positions, sequences = at[self.positions][:n], at[self.sequences][:n]
+        kv_heads, dim = self.k_pool.shape[1], self.k_pool.shape[3]
+        q = at.live(self.q).reshape(n, kv_heads, self.heads // kv_heads, dim)
+        for sequence in np.unique(sequences):
+            members = np.flatnonzero(sequences == sequence)
+            for i in range(0, len(members), _ROWS):
+                rows = members[i : i + _ROWS]
+                cells = int(positions[rows].max()) + 1
+                pages = at[self.page_table][sequence]
+                k, v = (gather_cells(at[pool], pages, cells) for pool in (self.k_pool, self.v_pool))
+                cell, position = np.arange(cells), positions[rows][:, None]
+                visible = cell <= position
+                if self.window:
+                    visible &= cell > position - self.window
+                yield rows, q[rows], k, v, visible
+
+
+def _split(
+    q: Array, k: Array, v: Array, visible: NDArray[np.bool_], scale: np.float32
+) -> tuple[Array, Array, Array]:
+    """(max, sum, weighted values) of one split. Cells that are not visible leave every lane as it is."""
+    scores = lane_dot(q[:, :, :, None, :], k[:, None, :, :]) * scale
+    seen = visible[:, None, None]
+    m = np.where(seen, scores, -np.inf).max(axis=-1)
+    m = np.where(np.isfinite(m), m, np.float32(0)).astype(np.float32)
+    p = np.where(seen, exp32(np.where(seen, scores - m[..., None], np.float32(0))), np.float32(0))
+    lanes = np.zeros((*p.shape[:-1], LANES, v.shape[-1]), np.float32)
+    for i in range(0, p.shape[-1], LANES):
+        weight, value = p[..., i : i + LANES], v[:, None, i : i + LANES]
+        count = weight.shape[-1]
+        lanes[..., :count, :] = fma(weight[..., None], value, lanes[..., :count, :])
+    half = LANES // 2
+    while half:
+        lanes = lanes[..., :half, :] + lanes[..., half : 2 * half, :]
+        half //= 2
+    return m, lane_sum(p), lanes[..., 0, :]
+
+
+def _combine(
+    state: tuple[Array, Array, Array], part: tuple[Array, Array, Array], present: NDArray[np.bool_]
+) -> tuple[Array, Array, Array]:
+    """The running state after one more split; rows without a visible cell in it keep theirs.
+
+    A row whose earlier splits were all outside its window has sum 0 and takes the split as it is.
+    """
+    (m0, l0, o0), (m1, l1, o1) = state, part
+    m = np.maximum(m0, m1)
+    a, b = exp32(m0 - m), exp32(m1 - m)
+    total = fma(l0, a, l1 * b)
+    out = fma(o0, a[..., None], o1 * b[..., None])
+    keep, take = ~present[:, None, None], (l0 == 0)
+    m = np.where(keep, m0, np.where(take, m1, m))
+    total = np.where(keep, l0, np.where(take, l1, total))
+    out = np.where(keep[..., None], o0, np.where(take[..., None], o1, out))
+    return m, total, out
+
+
+def attention(b: Builder, q: Buffer, kv: LayerKV, heads: int, scale: float, window: int = 0) -> Buffer:
+    """Attention output [rows, heads * head_dim] of q [rows, heads * head_dim] over a layer's cells."""
+    expect(heads % kv.kv_heads == 0, f"{heads} query heads over {kv.kv_heads} key heads is not a whole ratio")
+    expect(q.shape[-1] == heads * kv.head_dim, f"{q} is not {heads} heads of {kv.head_dim}")
+    s = b.steps
+    out = b.rows(q.shape[-1], "attention", like=q)
+    b.emit(Attention(s.positions, s.sequences, s.page_table, q, kv.k, kv.v, out, heads, scale, window))
+    return out

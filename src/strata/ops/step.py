@@ -1,0 +1,43 @@
+"""Step inputs: the buffers through which every op learns what a step is about (docs/design.md)."""
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+from strata.ops.buffers import Buffer
+
+PAGE_CELLS = 64  # cells (token positions) in a KV page
+
+
+@dataclass(frozen=True, eq=False)
+class StepBuffers:
+    """One set per engine, shared by the programs of all row buckets. Filled by the runner before each replay."""
+
+    num_rows: Buffer  # i32 [1]
+    tokens: Buffer  # i32 [max_rows]
+    positions: Buffer  # i32 [max_rows], absolute cell index
+    sequences: Buffer  # i32 [max_rows], row of the page table; rows of a sequence are consecutive
+    page_table: Buffer  # i32 [max_num_seqs, pages_per_seq]
+    num_logit_rows: Buffer  # i32 [1]
+    logit_rows: Buffer  # i32 [max_logit_rows], rows whose logits are wanted
+
+    @classmethod
+    def create(cls, max_rows: int, max_num_seqs: int, max_model_len: int, max_logit_rows: int) -> Self:
+        """Buffers for steps of up to `max_rows` rows of `max_num_seqs` sequences."""
+
+        def ints(name: str, *shape: int, live: Buffer | None = None) -> Buffer:
+            return Buffer(name, shape, "i32", "input", live=live)
+
+        num_rows, num_logit_rows = ints("num_rows", 1), ints("num_logit_rows", 1)
+        return cls(
+            num_rows=num_rows,
+            tokens=ints("tokens", max_rows, live=num_rows),
+            positions=ints("positions", max_rows, live=num_rows),
+            sequences=ints("sequences", max_rows, live=num_rows),
+            page_table=ints("page_table", max_num_seqs, -(-max_model_len // PAGE_CELLS)),
+            num_logit_rows=num_logit_rows,
+            logit_rows=ints("logit_rows", max_logit_rows, live=num_logit_rows),
+        )
+
+    def all(self) -> tuple[Buffer, ...]:
+        """Every buffer of the set."""
+        return tuple(getattr(self, f.name) for f in fields(self))

@@ -1,0 +1,29 @@
+"""Fixtures that every part's tests may use."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """SmolLM2-135M-Instruct Q4_1, fetched if absent. Where that fails: a failure in CI, a skip elsewhere."""
+    command = [sys.executable, str(ROOT / "scripts" / "fetch_model.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = f"no SmolLM2 model: {done.stderr.strip().splitlines()[-1]}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def jargon_text() -> str:
+    """11 KB of public-domain English (tests/data/README.md)."""
+    return (ROOT / "tests" / "data" / "jargon.txt").read_text(encoding="utf-8")
