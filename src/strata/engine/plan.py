@@ -1,0 +1,41 @@
+"""What a step will do and what came of it: plain data between the scheduler and the runner."""
+
+from dataclasses import dataclass
+
+from strata.engine.request import SamplingParams
+
+
+@dataclass(frozen=True)
+class ScheduledRows:
+    """Consecutive tokens of one sequence, computed in this step."""
+
+    request_id: int
+    sequence: int
+    position: int  # absolute position of the first token
+    token_ids: list[int]
+    sampling: SamplingParams | None  # set when the last row's logits are sampled
+
+    @property
+    def end(self) -> int:
+        """Position after the last token."""
+        return self.position + len(self.token_ids)
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """Rows of a step, grouped by sequence."""
+
+    rows: tuple[ScheduledRows, ...]
+
+    @property
+    def num_scheduled_tokens(self) -> int:
+        """Rows in all."""
+        return sum(len(r.token_ids) for r in self.rows)
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """Sampled tokens by request, in the plan's order."""
+
+    plan: StepPlan
+    token_ids: dict[int, int]

@@ -1,0 +1,73 @@
+"""The scheduler: host-only; decides each step's rows from requests alone and never sees a model or a device."""
+
+from collections import deque
+
+from strata.engine.plan import ScheduledRows, StepOutput, StepPlan
+from strata.engine.request import Request, Status
+
+
+class Scheduler:
+    """First come, first served, up to `max_num_seqs` at once and `max_num_batched_tokens` rows a step."""
+
+    def __init__(self, max_num_seqs: int, max_num_batched_tokens: int):
+        self._budget = max_num_batched_tokens
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+        self._sequences = list(range(max_num_seqs - 1, -1, -1))
+
+    def add(self, request: Request) -> None:
+        """Queues a request."""
+        self._waiting.append(request)
+
+    def abort(self, request: Request) -> None:
+        """Ends a request now, wherever it stands."""
+        if request in self._waiting:
+            self._waiting.remove(request)
+        if request.status is not Status.FINISHED:
+            self._finish(request, "abort")
+
+    def schedule(self) -> StepPlan:
+        """The next step: a row for each sequence that decodes, then prompt tokens up to the budget."""
+        self._admit()
+        rows, left = [], self._budget
+        for request in sorted(self._running, key=lambda r: r.num_tokens - r.num_computed_tokens > 1):
+            begin = request.num_computed_tokens
+            end = min(request.num_tokens, begin + left)
+            if end == begin:
+                continue
+            left -= end - begin
+            sampled = request.sampling if end == request.num_tokens else None
+            tokens = request.tokens(begin, end)
+            rows.append(ScheduledRows(request.request_id, request.sequence, begin, tokens, sampled))
+        return StepPlan(tuple(rows))
+
+    def update(self, output: StepOutput) -> None:
+        """Takes in a step's result; requests that end leave."""
+        running = {request.request_id: request for request in self._running}
+        for scheduled in output.plan.rows:
+            request = running.get(scheduled.request_id)
+            if request is None:
+                continue  # aborted while the step ran
+            request.num_computed_tokens = scheduled.end
+            if scheduled.request_id in output.token_ids:
+                self._append(request, output.token_ids[scheduled.request_id])
+
+    def _append(self, request: Request, token: int) -> None:
+        request.output_token_ids.append(token)
+        sampling = request.sampling
+        if token in sampling.stop_token_ids and not sampling.ignore_eos:
+            self._finish(request, "stop")
+        elif len(request.output_token_ids) >= sampling.max_tokens:
+            self._finish(request, "length")
+
+    def _admit(self) -> None:
+        while self._waiting and self._sequences:
+            request = self._waiting.popleft()
+            request.sequence, request.status = self._sequences.pop(), Status.RUNNING
+            self._running.append(request)
+
+    def _finish(self, request: Request, reason: str) -> None:
+        if request in self._running:
+            self._running.remove(request)
+            self._sequences.append(request.sequence)
+        request.status, request.finish_reason = Status.FINISHED, reason
