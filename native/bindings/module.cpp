@@ -3,6 +3,7 @@
 
 NB_MODULE(_native, m) {
   m.doc() = "Native kernels of Strata. Addresses are plain integers; callers own the memory.";
+  bind_program(m);
   bind_gguf(m);
   bind_hardware(m);
   bind_quants(m);

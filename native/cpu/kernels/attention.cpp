@@ -1,0 +1,165 @@
+// attention: causal, grouped query heads, paged KV, step form (docs/contract.md): splits of 256 cells at absolute
+// positions, each with its own softmax, joined in ascending order. Scores live for one split only.
+// ptr: num_rows, positions int32, sequences int32, page_table int32 [seqs, pages_per_seq], q float [rows, heads,
+// head_dim], k_pool, v_pool, out float [rows, heads, head_dim].
+// dim: heads, kv_heads, head_dim (at most 512), pages_per_seq, kv_type, window (0: none), num_pages; scalar: scale.
+#include "cpu/kernels/kv.h"
+#include "cpu/kernels/softmax.h"
+
+namespace strata::STRATA_LEVEL {
+
+static constexpr int kTileRows = 8, kTileHeads = 4, kTileUnits = kTileRows * kTileHeads;
+static constexpr int kSplitPages = kAttentionSplit / kPageCells;
+static constexpr int kMaxHeadDim = 512;
+
+// Rows of one sequence at consecutive positions and query heads of one KV head: they share every K and V load.
+struct Tile {
+  int64_t row, rows, head, heads, kv_head;
+};
+
+struct Cells {
+  int64_t begin, end;
+};
+
+struct Scratch {
+  alignas(64) float scores[kTileUnits][kAttentionSplit];
+  alignas(64) float keys[kPageCells * kMaxHeadDim];
+  alignas(64) float values[kAttentionSplit * kValueChunk];
+  RunningSoftmax running[kTileUnits];
+  int64_t pages[kSplitPages];
+};
+
+struct Attention {
+  const Op& op;
+  const int64_t heads = op.dim[0], kv_heads = op.dim[1], head_dim = op.dim[2], kv_type = op.dim[4], window = op.dim[5];
+  const int32_t *positions = op.at<const int32_t>(1), *sequences = op.at<const int32_t>(2);
+
+  float* out(int64_t row, int64_t head) const { return op.at<float>(7) + (row * heads + head) * head_dim; }
+
+  int64_t first_cell(int64_t row) const {
+    const int64_t first = window > 0 ? positions[row] - window + 1 : 0;
+    return first > 0 ? first : 0;
+  }
+
+  // Cells of the split starting at `cell` that rows [row, row + rows) see, counted from `cell`; maybe none.
+  Cells visible(int64_t row, int64_t rows, int64_t cell) const {
+    const int64_t begin = first_cell(row) - cell, end = positions[row + rows - 1] + 1 - cell;
+    return {begin > 0 ? begin : 0, end < kAttentionSplit ? end : kAttentionSplit};
+  }
+
+  // Copies as floats `width` values from d on of `cells` cells of a page to rows of `stride`.
+  void load(uint64_t pool, int64_t page, const Tile& tile, int64_t d, int64_t width, int64_t cells, float* to,
+            int64_t stride) const {
+    const int64_t at = page_offset(page, kv_heads, tile.kv_head, head_dim) + d;
+    for (int64_t c = 0; c < cells; ++c) {
+      float* __restrict row = to + c * stride;
+      const float* __restrict full = reinterpret_cast<const float*>(pool) + at + c * head_dim;
+      const uint16_t* __restrict half = reinterpret_cast<const uint16_t*>(pool) + at + c * head_dim;
+      if (kv_type == kKvF16)
+        for (int64_t i = 0; i < width; ++i) row[i] = half_float(half[i]);
+      else
+        memcpy(row, full, static_cast<size_t>(width) * sizeof(float));
+    }
+  }
+
+  void score_page(const Tile& tile, int64_t split, int64_t p, int64_t cells, Scratch& s) const {
+    const float* keys = s.keys;
+    if (kv_type == kKvF32)
+      keys = op.at<const float>(5) + page_offset(s.pages[p], kv_heads, tile.kv_head, head_dim);
+    else
+      load(op.ptr[5], s.pages[p], tile, 0, head_dim, cells, s.keys, head_dim);
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      const Cells seen = visible(tile.row + r, 1, split + p * kPageCells);
+      const int64_t end = seen.end < cells ? seen.end : cells;
+      for (int64_t h = 0; h < tile.heads; ++h) {
+        const float* q = op.at<const float>(4) + ((tile.row + r) * heads + tile.head + h) * head_dim;
+        float* scores = s.scores[r * kTileHeads + h] + p * kPageCells;
+        for (int64_t c = seen.begin; c < end; ++c) {
+          alignas(64) float acc[kLanes] = {};
+          lanes_fma(q, keys + c * head_dim, head_dim, acc);
+          scores[c] = tree_sum(acc) * op.scalar[0];
+        }
+      }
+    }
+  }
+
+  void add_values(const Tile& tile, int64_t split, Cells cells, Scratch& s) const {
+    for (int64_t d = 0; d < head_dim; d += kValueChunk) {
+      const int64_t width = head_dim - d < kValueChunk ? head_dim - d : kValueChunk;
+      for (int64_t p = cells.begin / kPageCells, c; (c = p * kPageCells) < cells.end; ++p)
+        load(op.ptr[6], s.pages[p], tile, d, width, cells.end - c < kPageCells ? cells.end - c : kPageCells,
+             s.values + c * kValueChunk, kValueChunk);
+      for (int64_t r = 0; r < tile.rows; ++r) {
+        const Cells seen = visible(tile.row + r, 1, split);
+        if (seen.begin >= seen.end) continue;
+        const bool first = split <= first_cell(tile.row + r);
+        for (int64_t h = 0; h < tile.heads; ++h) {
+          const int64_t unit = r * kTileHeads + h;
+          alignas(64) float values[kValueChunk];
+          sum_values(s.scores[unit], s.values, seen.begin, seen.end, values);
+          join_values(s.running[unit], first, values, width, out(tile.row + r, tile.head + h) + d);
+        }
+      }
+    }
+  }
+
+  // False when a page is out of range.
+  bool run_split(const Tile& tile, int64_t split, Scratch& s) const {
+    const Cells cells = visible(tile.row, tile.rows, split);
+    for (int64_t p = cells.begin / kPageCells, c; (c = p * kPageCells) < cells.end; ++p) {
+      s.pages[p] = page_id(op.at<const int32_t>(3), op.dim[3], op.dim[6], sequences[tile.row], split / kPageCells + p);
+      if (s.pages[p] < 0) return false;
+      score_page(tile, split, p, cells.end - c < kPageCells ? cells.end - c : kPageCells, s);
+    }
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      const Cells seen = visible(tile.row + r, 1, split);
+      if (seen.begin >= seen.end) continue;
+      for (int64_t unit = r * kTileHeads; unit < r * kTileHeads + tile.heads; ++unit)
+        join_softmax(s.running[unit], split_softmax(s.scores[unit], seen.begin, seen.end));
+    }
+    add_values(tile, split, cells, s);
+    return true;
+  }
+
+  bool run(const Tile& tile, Scratch& s) const {
+    for (RunningSoftmax& running : s.running) running = {};
+    const int64_t last = positions[tile.row + tile.rows - 1];
+    for (int64_t split = first_cell(tile.row) / kAttentionSplit * kAttentionSplit; split <= last; split += kAttentionSplit)
+      if (!run_split(tile, split, s)) return false;
+    for (int64_t r = 0; r < tile.rows; ++r)
+      for (int64_t h = 0; h < tile.heads; ++h) {
+        float* row = out(tile.row + r, tile.head + h);
+        for (int64_t d = 0; d < head_dim; ++d) row[d] = div32(row[d], s.running[r * kTileHeads + h].sum);
+      }
+    return true;
+  }
+
+  int64_t tile_rows(int64_t row, int64_t live) const {
+    int64_t n = 1;
+    while (n < kTileRows && row + n < live && sequences[row + n] == sequences[row] &&
+           positions[row + n] == positions[row] + n)
+      ++n;
+    return n;
+  }
+};
+
+void attention(const Op& op, int thread, int threads) {
+  const Attention a{op};
+  const int64_t live = live_rows(op, 0), group = a.heads / a.kv_heads;
+  if (a.head_dim > kMaxHeadDim) return op.fault(kFaultRange);
+  // Few rows: a head each, so that every thread has work.
+  const int64_t together = live * a.kv_heads < 8 * threads ? 1 : group < kTileHeads ? group : kTileHeads;
+  Scratch scratch;
+  int64_t turn = 0;
+  for (int64_t row = 0, rows; row < live; row += rows) {
+    rows = a.tile_rows(row, live);
+    for (int64_t head = 0, count; head < a.heads; head += count) {
+      const int64_t in_group = group - head % group;
+      count = in_group < together ? in_group : together;
+      if (turn++ % threads != thread) continue;
+      if (a.positions[row] < 0 || !a.run({row, rows, head, count, head / group}, scratch)) op.fault(kFaultRange);
+    }
+  }
+}
+
+}  // namespace strata::STRATA_LEVEL

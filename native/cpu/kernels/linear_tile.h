@@ -1,0 +1,109 @@
+// The tiled form of a quantised product: 32 features of the weight, decoded once a block for up to 256 rows.
+#pragma once
+#include "cpu/kernels/kernel.h"
+#include "strata/quants.h"
+
+namespace strata::STRATA_LEVEL {
+
+constexpr int kTileFeatures = 32, kTileRows = 256;
+
+// A linear_q record, named.
+struct LinearQ {
+  int64_t live, blocks, n;
+  const int8_t* codes;
+  const float* scales;
+  const int16_t* sums;
+  const uint8_t* weight;
+  float* out;
+
+  explicit LinearQ(const Op& op)
+      : live(live_rows(op, 0)), blocks(op.dim[1] / kBlock), n(op.dim[2]), codes(op.at<const int8_t>(1)),
+        scales(op.at<const float>(2)), sums(op.at<const int16_t>(3)), weight(op.at<const uint8_t>(4)),
+        out(op.at<float>(5)) {}
+
+  int64_t segment(int s) const { return segment_begin(s, static_cast<int>(blocks)); }
+};
+
+// Values [32 b, 32 b + 32) of a weight row.
+template <QuantType T>
+STRATA_HD void decode_block(const LinearQ& p, int64_t feature, int64_t b, Block32& out) {
+  constexpr int kParts = Format<T>::values / kBlock;
+  const int64_t block = feature * (p.blocks / kParts) + b / kParts;
+  Format<T>::block32(p.weight + block * Format<T>::bytes, static_cast<int>(b % kParts), out);
+}
+
+// One 32-block of every feature of a tile, features innermost. Codes are floats: products of codes and their sums stay
+// below 2^24, so float sums are the exact integers, in any order, and every instruction set has float lanes.
+struct WeightTile {
+  alignas(64) float code[kBlock][kTileFeatures];
+  alignas(64) int32_t scale[2][kTileFeatures], min[2][kTileFeatures];
+  alignas(64) float d[2][kTileFeatures], dmin[kTileFeatures];
+};
+
+template <QuantType T>
+STRATA_HD void decode_tile(const LinearQ& p, int64_t feature, int64_t features, int64_t b, WeightTile& tile) {
+  alignas(64) int8_t codes[kTileFeatures][kBlock];
+  for (int64_t f = 0; f < features; ++f) {
+    Block32 w;
+    decode_block<T>(p, feature + f, b, w);
+    memcpy(codes[f], w.code, kBlock);
+    for (int h = 0; h < 2; ++h) tile.scale[h][f] = w.scale[h], tile.min[h][f] = w.min[h], tile.d[h][f] = w.d[h];
+    tile.dmin[f] = w.dmin;
+  }
+  for (int k = 0; k < kBlock; ++k)
+    for (int f = 0; f < kTileFeatures; ++f) tile.code[k][f] = codes[f][k];
+}
+
+// acc + w a, exact: the form is free, and a processor without fma must not call a function here.
+STRATA_HD float add_exact(float w, float a, float acc) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return fma32(w, a, acc);
+#else
+  return acc + w * a;
+#endif
+}
+
+// The step dot32 takes, for all features of a tile.
+template <QuantType T>
+STRATA_HD void tile_step(const WeightTile& w, const int8_t* code, const int16_t* sums, float d_a, float* __restrict y) {
+  alignas(64) float a[kBlock], sum[2][kTileFeatures] = {};
+  for (int k = 0; k < kBlock; ++k) a[k] = code[k];
+  for (int h = 0; h < 2; ++h)
+    for (int k = 16 * h; k < 16 * h + 16; ++k)
+      for (int f = 0; f < kTileFeatures; ++f) sum[h][f] = add_exact(w.code[k][f], a[k], sum[h][f]);
+  for (int f = 0; f < kTileFeatures; ++f) {
+    const int32_t low = static_cast<int32_t>(sum[0][f]), high = static_cast<int32_t>(sum[1][f]);
+    float next = y[f];
+    if constexpr (Format<T>::scale16) {
+      next = fma32(static_cast<float>(w.scale[0][f] * low), w.d[0][f] * d_a, next);
+      next = fma32(static_cast<float>(w.scale[1][f] * high), w.d[1][f] * d_a, next);
+    } else {
+      next = fma32(static_cast<float>(w.scale[0][f] * low + w.scale[1][f] * high), w.d[0][f] * d_a, next);
+    }
+    if constexpr (Format<T>::has_min)
+      next = fma32(static_cast<float>(w.min[0][f] * sums[0] + w.min[1][f] * sums[1]), w.dmin[f] * d_a, next);
+    y[f] = next;
+  }
+}
+
+template <QuantType T>
+STRATA_HD void tile_product(const LinearQ& p, int64_t row, int64_t rows, int64_t feature, int64_t features) {
+  alignas(64) float y[kTileRows][kTileFeatures], total[kTileRows][kTileFeatures];
+  WeightTile tile{};
+  for (int s = 0; s < kSegments; ++s) {
+    memset(y, 0, static_cast<size_t>(rows) * sizeof(y[0]));
+    for (int64_t b = p.segment(s); b < p.segment(s + 1); ++b) {
+      decode_tile<T>(p, feature, features, b, tile);
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t at = (row + r) * p.blocks + b;
+        tile_step<T>(tile, p.codes + at * kBlock, p.sums + at * 2, p.scales[at], y[r]);
+      }
+    }
+    for (int64_t r = 0; r < rows; ++r)
+      for (int f = 0; f < kTileFeatures; ++f) total[r][f] = s == 0 ? y[r][f] : total[r][f] + y[r][f];
+  }
+  for (int64_t r = 0; r < rows; ++r)
+    memcpy(p.out + (row + r) * p.n + feature, total[r], static_cast<size_t>(features) * sizeof(float));
+}
+
+}  // namespace strata::STRATA_LEVEL
