@@ -12,7 +12,7 @@ from strata.ops.buffers import Buffer, Weight
 from strata.ops.builder import Builder
 from strata.ops.op import Q8, Arrays, Op
 from strata.ops.quantize import quantized
-from strata.ops.shapes import expect
+from strata.ops.shapes import expect, expect_width
 from strata.quants import IntegerBlocks
 
 _COLUMNS = 1024  # output features computed at a time, to bound the reference's memory
@@ -58,12 +58,14 @@ class LinearF(Op):
             out[r] = lane_dot(weight, row)
 
 
-def linear(b: Builder, x: Buffer, weight: Weight) -> Buffer:
-    """Rows [rows, n] of x [rows, k] times the weight [n, k], transposed."""
+def linear(b: Builder, x: Buffer, weight: Weight, out: Buffer | None = None) -> Buffer:
+    """Rows [rows, n] of x [rows, k] times the weight [n, k], transposed; into `out` where one is given."""
     expect(len(weight.shape) == 2, f"tensor {weight.name} has shape {list(weight.shape)}, expected a matrix")
     n, k = weight.shape
     expect(x.shape[-1] == k, f"tensor {weight.name} takes {k} values a row, but its input has {x.shape[-1]}")
-    out = b.rows(n, weight.name.removesuffix(".weight"), like=x)
+    if out is None:
+        out = b.rows(n, weight.name.removesuffix(".weight"), like=x)
+    expect_width(out, n)
     b.emit(LinearF(x, weight, out) if weight.is_float else LinearQ(quantized(b, x), weight, out))
     return out
 
