@@ -8,8 +8,8 @@ In this order, all in float32 (docs/sampling.md says the same for users):
    the sum in 32 lanes (id mod 32) and the tree;
 3. temperature 0: the lowest id with z = best. Otherwise d = (best - z) / temperature, p = exp(-d): measured
    from the best, so that no temperature overflows;
-4. top_k, top_p, min_p, each on what the one before left, in the order (d ascending, id ascending). top_p keeps
-   the shortest prefix whose running float32 sum reaches top_p * total; total is where the running sum ends
+4. top_k, top_p, min_p, each on what the one before left, in the order (d ascending, id ascending). top_p
+   keeps the shortest prefix whose running float32 sum reaches top_p * total; total is where the running sum ends
    after a top_k, and the lanes' sum over the vocabulary without one. min_p keeps p >= min_p (the best has 1);
 5. the largest gumbel - d wins, the lower id on ties (Gumbel-max: Maddison, Tarlow and Minka, "A* sampling",
    2014), with gumbel = -log(-log(u)), u from Philox with key seed at counter (position, id).
