@@ -12,6 +12,7 @@ using Kernel = void (*)(const Op&, int thread, int threads);
 enum Fault : uint32_t {
   kFaultNonFinite = 1,  // infinity or NaN where the contract needs a finite value
   kFaultRange = 2,      // token, position, sequence row or page id outside its table
+  kFaultNoToken = 4,    // a token mask that leaves nothing to sample
 };
 
 // Addresses, sizes and constants, in the order that the kernel's file documents.
