@@ -12,6 +12,7 @@ from strata.engine.sample_inputs import SampleInputs
 from strata.memory import KVPool, PageTable
 from strata.models import Model
 from strata.ops import PAGE_CELLS, Buffer, Builder, Program, ResultsRing, StepBuffers, publish, sample
+from strata.ops.embed import Embed
 
 STEP_BUCKETS = (1, 2, 4, 8, 16, 32)
 MAX_LOGIT_ROWS = 32
@@ -56,7 +57,7 @@ class Runner:
         self._sampler = backend.lower(sampler)
         self._inputs = {b: backend.array(b) for b in (*self._steps.all(), self._logits)}
         self._samples.bind(backend)
-        self._ring_array = backend.array(self._ring.ring)
+        self._step_number, self._results = backend.array(self._ring.step), backend.array(self._ring.ring)
 
     def _forward_program(self, size: int, kv: KVPool, table: Buffer) -> Program:
         b = Builder(self._steps, size)
@@ -80,9 +81,9 @@ class Runner:
             return StepOutput(plan, {})
         self._samples.write(sampled)
         self._step += 1
-        self._inputs_step()
+        self._step_number[0] = self._step
         self._sampler.run()
-        tokens = self._ring.read(self._ring_array, self._step)
+        tokens, _ = self._ring.read(self._results, self._step)
         self._samples.commit(sampled, tokens)
         return StepOutput(plan, {rows.request_id: t for rows, t in zip(sampled, tokens, strict=True)})
 
@@ -127,5 +128,13 @@ class Runner:
         self._inputs[self._steps.num_logit_rows][0] = len(rows)
         self._inputs[self._steps.logit_rows][: len(rows)] = rows
 
-    def _inputs_step(self) -> None:
-        self.backend.array(self._ring.step)[0] = self._step
+    def release(self, sequence: int) -> None:
+        """Frees the pages of a sequence that ended."""
+        self.pages.free(sequence)
+
+    @property
+    def weight_bytes_per_token(self) -> int:
+        """Weight bytes one decode row reads: every weight once, but of the embedding only a row."""
+        program = self._buckets[0].program
+        read = sum(w.data.nbytes for op in program.ops for w in op.weights if not isinstance(op, Embed))
+        return read + sum(op.weight.data.nbytes // op.weight.shape[0] for op in program.ops if isinstance(op, Embed))

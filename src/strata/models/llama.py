@@ -87,8 +87,8 @@ class Llama:
         c = self.config
         return rope_table(max_positions, c.rotary_dim, c.rope_theta, c.rope_scaling)
 
-    def forward(self, b: Builder, kv: KVPool, table: Buffer) -> Buffer:
-        """Logits [logit rows, vocab_size] of the step."""
+    def forward(self, b: Builder, kv: KVPool, table: Buffer, logits: Buffer) -> None:
+        """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in."""
         x = embed(b, self.token_embd)
         for i, layer in enumerate(self.layers):
             b.mark(f"layer.{i}")
@@ -96,7 +96,7 @@ class Llama:
             x = add(b, x, self._mlp(b, x, layer))
         b.mark("head", repeatable=True)
         x = rms_norm(b, gather_logit_rows(b, x), self.output_norm, self.config.rms_eps)
-        return linear(b, x, self.output)
+        linear(b, x, self.output, out=logits)
 
     def _attention(self, b: Builder, x: Buffer, w: LlamaLayer, kv: LayerKV, table: Buffer) -> Buffer:
         c = self.config

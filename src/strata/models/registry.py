@@ -36,8 +36,8 @@ class Model(Protocol):
     def rope_table(self, max_positions: int) -> Buffer:
         """The rotary table for a context of that many positions."""
 
-    def forward(self, b: Builder, kv: KVPool, table: Buffer) -> Buffer:
-        """Emits the forward pass; returns the logits buffer. The part after mark `head` makes the logits."""
+    def forward(self, b: Builder, kv: KVPool, table: Buffer, logits: Buffer) -> None:
+        """Emits the forward pass; the part after mark `head` makes the logits and may run again for other rows."""
 
 
 def supported_architectures() -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from strata.ops.gather_rows import gather_logit_rows
 from strata.ops.kv_store import LayerKV, kv_store
 from strata.ops.linear import linear
 from strata.ops.program import Program
+from strata.ops.publish import ResultsRing, publish
 from strata.ops.rms_norm import rms_norm
 from strata.ops.rope import RopeScaling, RopeStyle, rope, rope_frequencies, rope_table
 from strata.ops.step import PAGE_CELLS, StepBuffers
@@ -19,6 +20,7 @@ __all__ = [
     "Builder",
     "LayerKV",
     "Program",
+    "ResultsRing",
     "RopeScaling",
     "RopeStyle",
     "StepBuffers",
@@ -30,6 +32,7 @@ __all__ = [
     "gather_logit_rows",
     "kv_store",
     "linear",
+    "publish",
     "rms_norm",
     "rope",
     "rope_frequencies",

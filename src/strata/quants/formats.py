@@ -28,6 +28,7 @@ class IntegerBlocks:
     d: NDArray[np.float32]  # [blocks, 2]
     mins: NDArray[np.int32] | None  # [blocks, 2]
     dmin: NDArray[np.float32] | None  # [blocks], its sign folded in: the added term is + mins * dmin
+    halves: bool  # an integer scale (and minimum) per 16: they stay in the integer sum
     scale16: bool  # the product takes one fma per half, each with its own d
 
 
@@ -116,6 +117,7 @@ class Format:
             d=_two_per_group(d, blocks, values),
             mins=None if mins is None else _two_per_group(mins, blocks, values),
             dmin=None if dmin is None else _two_per_group(dmin, blocks, values)[:, 0].copy(),
+            halves=self.halves,
             scale16=self.scale16,
         )
 

@@ -19,7 +19,9 @@ class CpuBackend:
 
     name = "cpu"
 
-    def __init__(self, threads: int, cpus: list[int] | None = None):
+    def __init__(self, threads: int, isa: str = "auto", cpus: list[int] | None = None):
+        if isa != "auto":
+            _native.set_isa(isa)
         self._pool = _native.ThreadPool(threads, cpus or [])
         self._arrays: dict[Buffer, NDArray[Any]] = {}
         self._arena = np.zeros(0, np.uint8)

@@ -12,6 +12,7 @@ from strata.ops.gather_rows import GatherRows
 from strata.ops.kv_store import KvStore
 from strata.ops.linear import LinearF, LinearQ
 from strata.ops.op import Op
+from strata.ops.publish import Publish
 from strata.ops.quantize import Quantize
 from strata.ops.rms_norm import RmsNorm
 from strata.ops.rope import Rope
@@ -125,3 +126,9 @@ def _(op: Attention, at: Addresses) -> Record:
     pages, kv_type = op.page_table.shape[1], KV_TYPES[op.k_pool.dtype]
     dims = [op.heads, kv_heads, head_dim, pages, kv_type, op.window, num_pages]
     return Record("attention", [at.live(op.q), *map(at.buffer, buffers)], dims, [op.scale])
+
+
+@lower.register
+def _(op: Publish, at: Addresses) -> Record:
+    ptrs = [at.live(op.ids), *map(at.buffer, (op.step, op.ids, op.logprobs, op.ring))]
+    return Record("publish", ptrs, [*op.ring.shape], [])
