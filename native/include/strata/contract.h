@@ -30,7 +30,8 @@ namespace strata {
 // ---- frozen constants ------------------------------------------------------------------------------------------
 
 constexpr int kBlock = 32;            // activation block: one scale per 32 values
-constexpr int kSegments = 4;          // contiguous parts of K in a quantised product, summed in order
+constexpr int kMaxSegments = 16;      // contiguous parts of K in a quantised product, summed in order: a power of
+constexpr int kSegmentBlocks = 4;     // two up to 16 with at least 4 blocks each (segments() below)
 constexpr int kLanes = 32;            // lanes of every float sum: element i goes to lane i mod 32
 constexpr int kAttentionSplit = 256;  // cells per attention split, at fixed absolute positions
 
@@ -171,9 +172,31 @@ STRATA_HD float tree_sum(float* lane) {
   return lane[0];
 }
 
-// First block of segment s of a row of `blocks` blocks.
-STRATA_HD int segment_begin(int s, int blocks) {
-  return static_cast<int>(static_cast<int64_t>(s) * blocks / kSegments);
+// ---- quantised products ----------------------------------------------------------------------------------------
+
+// Number of segments of a row of `blocks` blocks. Depends on K alone: 80 blocks (K = 2560) give 16, 20 give 4.
+STRATA_HD constexpr int segments(int blocks) {
+  int s = 1;
+  while (s < kMaxSegments && blocks >= 2 * s * kSegmentBlocks) s *= 2;
+  return s;
+}
+
+// First block of segment s; segment_begin(segments(blocks), blocks) is the end of the row.
+STRATA_HD constexpr int segment_begin(int s, int blocks) {
+  return static_cast<int>(static_cast<int64_t>(s) * blocks / segments(blocks));
+}
+
+// One block of 32 in a segment's chain. What the format stores once per 32 weights is folded into the float scale w
+// (a half times a small integer: exact); what it stores per 16 stays in the exact integer sum. A segment's chain and the
+// total over segments start at +0: total = (((0 + chain 0) + chain 1) + ...).
+STRATA_HD float dot_step(int32_t sum, float w, float d_a, float y) {
+  return fma32(static_cast<float>(sum), w * d_a, y);
+}
+
+// The minimum's term, after the block's dot_step, in formats with one minimum per 32: m (sign folded in, exact) times
+// the block's activation sum. Two minimums per 32 (Q2_K): dot_step(m0 * sum16_0 + m1 * sum16_1, dmin, d_a, y).
+STRATA_HD float min_step(float m, int32_t sum, float d_a, float y) {
+  return fma32(m, static_cast<float>(sum) * d_a, y);
 }
 
 // ---- activation blocks -----------------------------------------------------------------------------------------
@@ -182,6 +205,40 @@ STRATA_HD int segment_begin(int s, int blocks) {
 STRATA_HD float block_scale(float amax) { return amax < 1e-30f ? 0.0f : div32(amax, 127.0f); }
 STRATA_HD float block_inverse(float amax) { return amax < 1e-30f ? 0.0f : div32(127.0f, amax); }
 STRATA_HD int8_t block_code(float x, float inverse) { return static_cast<int8_t>(rint32(x * inverse)); }
+
+// ---- router ----------------------------------------------------------------------------------------------------
+
+// Sorts by descending x, ties to the lower index: the k largest keys, in descending order, are the top k. A total
+// order, so any algorithm gives the same answer. Non-finite x is a fault.
+STRATA_HD uint64_t topk_key(float x, uint32_t index) {
+  const uint32_t u = float_bits(x + 0.0f);  // -0 becomes +0
+  const uint32_t ordered = u & 0x80000000u ? ~u : u | 0x80000000u;
+  return static_cast<uint64_t>(ordered) << 32 | (0xffffffffu - index);
+}
+STRATA_HD uint32_t topk_index(uint64_t key) { return 0xffffffffu - static_cast<uint32_t>(key); }
+
+// Weights of the top k: e_r = exp32(x_r - x_0), w_r = e_r / lane sum of the e (over the k when renormalised, else over
+// all experts). Rows of experts are combined in rank order: out = fma(w_r, y_r, out), r ascending from out = +0.
+STRATA_HD float combine_step(float weight, float row, float out) { return fma32(weight, row, out); }
+
+// ---- attention, step form --------------------------------------------------------------------------------------
+//
+// Cells are split by absolute position, 256 a split (with selected blocks: by index in the ascending list of selected
+// cells, which is the same when every cell is selected). Within a split s, cell j = 0 .. 255:
+//   score_j = lane dot(q, k_j) * scale          lanes are d mod 32
+//   m_s     = max of the visible score_j;  p_j = exp32(score_j - m_s), 0 for cells that are not visible
+//   l_s     = lane sum of p_j, o_s[d] = lane dot(p, v[., d])     lanes are j mod 32, invisible cells leave a lane alone
+// Splits with a visible cell are combined in ascending order under one maximum M = max m_s:
+//   a_s = exp32(m_s - M);  L = fma(l_s, a_s, L);  O[d] = fma(o_s[d], a_s, O[d]);  out[d] = O[d] / L
+STRATA_HD int attention_split(int64_t position) { return static_cast<int>(position / kAttentionSplit); }
+
+// ---- delta rule, step form -------------------------------------------------------------------------------------
+//
+// State of a value head: S[v][k], k contiguous. Per column v (lanes are k mod 32):
+//   S[v][k] = decay * S[v][k];  d = beta * (x_v - lane dot(S[v], k));  S[v][k] = fma(k_k, d, S[v][k])
+//   o_v = lane dot(S[v], q)
+// with decay = exp32(g), g = -exp(A) * softplus32(a + dt); beta = sigmoid32(b).
+STRATA_HD float delta_error(float beta, float value, float read) { return beta * (value - read); }
 
 // ---- random numbers --------------------------------------------------------------------------------------------
 
