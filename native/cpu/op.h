@@ -13,7 +13,8 @@ enum Fault : uint32_t {
   kFaultNone = 0,
   kFaultNonFinite = 1,  // infinity or NaN where the contract needs a finite value
   kFaultRange = 2,      // token, position, sequence row or page id outside its table
-  kFaultMemory = 4,     // a thread could not get scratch memory
+  kFaultNoToken = 4,    // a token mask that leaves nothing to sample
+  kFaultMemory = 8,     // a thread could not get scratch memory
 };
 
 // Addresses, sizes and constants, in the order that the kernel's file documents.
