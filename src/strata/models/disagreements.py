@@ -60,7 +60,9 @@ FILE_TYPES = {
 
 # Longest first, so that MXFP4_MOE is not read as MXFP4; the suffixes are sizes of one recipe.
 _LONGEST_FIRST = "|".join(sorted(RECIPES, key=len, reverse=True))
-_RECIPE_NAME = re.compile(rf"\b({_LONGEST_FIRST})(_(?:S|M|L|XL|XXL))?\b", re.IGNORECASE)
+_RECIPE_NAME = re.compile(
+    rf"(?<![A-Za-z0-9])({_LONGEST_FIRST})(_(?:S|M|L|XL|XXL))?(?![A-Za-z0-9])", re.IGNORECASE
+)
 _SIZE_NAME = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([MBTmb])(?![A-Za-z0-9])")
 _UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
 # Labels are rounded and leave out embeddings or not, as their makers like; this much is a different model.
