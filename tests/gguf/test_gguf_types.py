@@ -1,6 +1,6 @@
-import gguf
 import pytest
 
+import gguf
 from strata.gguf import TensorType
 
 

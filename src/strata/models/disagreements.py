@@ -119,14 +119,17 @@ def _blocks(model: ModelFile, architecture: str) -> Iterator[str]:
         return
     # A file may leave out its draft layers, or hold nothing but them.
     drafts = model.get(f"{architecture}.nextn_predict_layers", int, 0)
-    wanted = range(count - drafts if present and min(present) == 0 else min(present, default=0), count)
-    missing = [block for block in wanted if block not in present]
-    beyond = sorted(block for block in present if block >= count)
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        yield f"{architecture}.block_count is {count}, but there is no block {missing[0]}{more}"
+    first = min(present, default=0)
+    end = count if first else count - drafts
+    # The count may be any number up to 2^64: only the blocks present bound the work.
+    missing = end - first - sum(first <= block < end for block in present)
+    beyond = [block for block in present if block >= count]
+    if missing > 0:
+        gap = next(block for block in range(first, end) if block not in present)
+        more = f" and {missing - 1} more" if missing > 1 else ""
+        yield f"{architecture}.block_count is {count}, but there is no block {gap}{more}"
     if beyond:
-        yield f"{architecture}.block_count is {count}, but there is a block {beyond[-1]}"
+        yield f"{architecture}.block_count is {count}, but there is a block {max(beyond)}"
 
 
 def _shapes(model: ModelFile, architecture: str) -> Iterator[str]:

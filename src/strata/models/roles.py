@@ -25,7 +25,7 @@ class Role(StrEnum):
     OTHER = "other"
 
 
-BLOCK_NAME = re.compile(r"blk\.(\d+)\.(.+)")
+BLOCK_NAME = re.compile(r"blk\.(\d{1,9})\.(.+)")
 
 # First match wins; the patterns see the name without "blk.N.".
 _PATTERNS = tuple(

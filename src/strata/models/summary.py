@@ -95,8 +95,8 @@ def lines(summary: Summary) -> list[str]:
     context = f"{summary.context_length:,}" if summary.context_length else "not given"
     out = [
         f"file             {summary.path} (GGUF {summary.version}, {_files(summary.files)})",
-        f"architecture     {summary.architecture or 'not given'}",
-        f"name             {summary.name or 'not given'}",
+        f"architecture     {_printable(summary.architecture) or 'not given'}",
+        f"name             {_printable(summary.name) or 'not given'}",
         f"parameters       {_count(summary.parameters)} in {summary.tensors:,} tensors",
         f"size             {_bytes(summary.file_bytes)}",
         f"bits per weight  {summary.bits_per_weight:.2f}",
@@ -113,8 +113,13 @@ def lines(summary: Summary) -> list[str]:
     count, nbytes = _count(summary.parameters), _bytes(summary.tensor_bytes)
     out.append(f"{'all':<18}{summary.tensors:>8}{count:>12}{nbytes:>12}  {types}")
     if summary.disagreements:
-        out += ["", *(f"disagreement: {text}" for text in summary.disagreements)]
+        out += ["", *(f"disagreement: {_printable(text)}" for text in summary.disagreements)]
     return out
+
+
+def _printable(text: str) -> str:
+    """Text from the file without line ends or terminal controls."""
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def _files(count: int) -> str:
