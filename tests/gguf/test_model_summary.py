@@ -108,14 +108,22 @@ DISAGREE = {
     "name": (
         "m-Q4_K_M.gguf",
         {"kind": T.Q8_0},
-        "the file name says Q4_K_M, but most weight bytes are Q8_0 (100 %)",
+        "the file name says Q4_K_M, but the type with the most weight bytes is Q8_0 (100 %)",
     ),
-    "long name": ("m_IQ2_XXS_x.gguf", {"kind": T.IQ2_XS}, "says IQ2_XXS, but most weight bytes are IQ2_XS"),
-    "float name": ("m.bf16.gguf", {"kind": T.F16}, "the file name says bf16, but most weight bytes are F16"),
+    "long name": (
+        "m_IQ2_XXS_x.gguf",
+        {"kind": T.IQ2_XS},
+        "says IQ2_XXS, but the type with the most weight bytes is IQ2_XS",
+    ),
+    "float name": (
+        "m.bf16.gguf",
+        {"kind": T.F16},
+        "the file name says bf16, but the type with the most weight bytes is F16",
+    ),
     "file type": (
         "m.gguf",
         {"general__file_type": 7},
-        "general.file_type is 7 (Q8_0), but most weight bytes are Q4_K",
+        "general.file_type is 7 (Q8_0), but the type with the most weight bytes is Q4_K",
     ),
     "name size": ("m-7B.gguf", {}, "the file name says 7B, but the file holds 395,520 parameters"),
     "small size": ("tiny-1.1b-chat.gguf", {}, "the file name says 1.1b, but"),

@@ -92,7 +92,7 @@ def _recipes(model: ModelFile) -> Iterator[str]:
     if not nbytes:
         return
     (main, largest), *_ = nbytes.most_common(1)
-    found = f"most weight bytes are {main.name} ({100 * largest / nbytes.total():.0f} %)"
+    found = f"the type with the most weight bytes is {main.name} ({100 * largest / nbytes.total():.0f} %)"
     if (match := _RECIPE_NAME.search(model.path.name)) and main not in RECIPES[match[1].upper()]:
         yield f"the file name says {match[0]}, but {found}"
     file_type = model.get("general.file_type", int, -1)
