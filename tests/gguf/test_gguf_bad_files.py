@@ -59,6 +59,10 @@ BAD = {
     "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), r"big-endian \(version 3\)"),
     "no counts": (one()[:12], "tensor count at byte 8: truncated"),
     "tensor count": (g.model_bytes(counts=(2**60, 0)), "tensor count at byte 8: 1152921504606846976 needs"),
+    "tensor count by a little": (
+        g.model_bytes(counts=(2, 0)),
+        "tensor count at byte 8: 2 needs at least 50 more",
+    ),
     "metadata count": (
         g.model_bytes(counts=(0, 2**60)),
         "metadata count at byte 16: 1152921504606846976 needs",

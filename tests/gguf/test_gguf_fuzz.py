@@ -60,7 +60,7 @@ SEED = seed_file()
 
 @pytest.fixture
 def put():
-    """Puts bytes into one file in memory and gives its path; a disk takes far longer for thousands of these."""
+    """Puts bytes into one file in memory and gives its path; a disk would take far longer."""
     handle = os.memfd_create("fuzz")
 
     def replace(data):
