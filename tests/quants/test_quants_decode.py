@@ -1,11 +1,11 @@
 """NumPy decode and the integer form: against the `gguf` package, a slow formula, and each other."""
 
-import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from quant_blocks import QUANTISED, random_blocks, same_bits
 
+import gguf
 from strata.errors import UnsupportedError, UsageError
 from strata.quants import FORMATS, Format, IntegerBlocks, legacy
 from strata.quants import formats as formats_module

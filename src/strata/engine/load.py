@@ -43,7 +43,9 @@ def _limits(model: Model, options: EngineOptions) -> Limits:
             f"--max-context is {options.max_model_len}; the model was made for {trained} tokens"
         )
     if options.max_num_seqs > MAX_LOGIT_ROWS:
-        raise UsageError(f"--parallel is {options.max_num_seqs}; at most {MAX_LOGIT_ROWS} sequences run at once")
+        raise UsageError(
+            f"--parallel is {options.max_num_seqs}; at most {MAX_LOGIT_ROWS} sequences run at once"
+        )
     max_model_len = options.max_model_len or trained
     rows = min(options.prefill, -(-max_model_len // PAGE_CELLS) * PAGE_CELLS)
     return Limits(max_model_len, options.max_num_seqs, max(rows, MAX_LOGIT_ROWS))
