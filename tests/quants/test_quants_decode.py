@@ -146,7 +146,7 @@ BOUNDS = {
 
 @pytest.mark.parametrize("name", QUANTISED)
 def test_integer_sums_are_exact_in_int32_and_float32(name: str) -> None:
-    """|I| <= 32 * 127 * code (* scale per 16), |J| <= 32 * 127 * min: below 2^24, so float(I) is exact too."""
+    """|I| <= 32 * 127 * code (* scale per 16), |J| <= 32 * 127 * min: below 2^24, so float(I) is exact."""
     fmt = FORMATS[name]
     blocks = 4000 * 256 // fmt.block_values
     form = fmt.integer_form(random_blocks(fmt, blocks, seed=7), 1, blocks * fmt.block_values)
