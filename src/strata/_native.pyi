@@ -15,7 +15,7 @@ FAULT_NO_TOKEN: int
 FAULT_MEMORY: int
 
 class ThreadPool:
-    """`threads` threads, the caller of `Program.run` being the first; worker i is bound to cpus[i] when given."""
+    """Threads, the caller of `Program.run` being the first; worker i is bound to cpus[i] when given."""
     def __init__(self, threads: int, cpus: list[int] = ...) -> None: ...
     @property
     def threads(self) -> int: ...

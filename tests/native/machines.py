@@ -1,4 +1,4 @@
-"""Runs native kernels on every instruction set and thread count, and the exact float steps that tests build on."""
+"""Runs kernels on every instruction set and thread count; the exact float steps that tests build on."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -40,7 +40,7 @@ class Pool:
 
 
 def lanes_by_cell(weights: Array, values: Array, first: int) -> Array:
-    """Sum over cells of weights [cells] * values [cells, n]: cell j by fma into lane j mod 32, then the tree."""
+    """Sum over cells of weights [cells] * values [cells, n], in lanes by cell mod 32, then the tree."""
     acc = np.zeros((32, values.shape[1]), np.float32)
     for t, (weight, value) in enumerate(zip(weights, values, strict=True)):
         lane = (first + t) % 32

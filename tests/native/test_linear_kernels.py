@@ -1,4 +1,4 @@
-"""Linear kernels against an exact emulation of the contract, for every format and both forms (few rows, tiles)."""
+"""Linear kernels against an exact emulation of the contract: every format, few rows and tiles."""
 
 import numpy as np
 import pytest

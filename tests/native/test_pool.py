@@ -1,4 +1,4 @@
-"""Thread pool and program: replays end, counts and ranges are checked, oversubscription and forks do not hang."""
+"""Thread pool and program: replays end, counts and ranges are checked, forks and many threads do not hang."""
 
 import os
 import threading

@@ -21,9 +21,9 @@ def segments(blocks: int) -> list[range]:
 
 
 def block_terms(w: IntegerBlocks, codes: Array, sums: Array, d_a: Array) -> list[tuple[Array, Array]]:
-    """(factor, factor) of each fma of one block of each weight row: codes [rows, 32], d_a [rows], w of n blocks.
+    """Factors of each fma of one block: codes [rows, 32], d_a [rows], w one block of each of n weight rows.
 
-    Factors are [rows, n]; the last pair may be the minimum's.
+    They are [rows, n] or [n]; the last pair may be the minimum's.
     """
     halves = [
         codes[:, 16 * h : 16 * h + 16].astype(np.int64) @ w.codes[:, 16 * h : 16 * h + 16].T for h in (0, 1)
