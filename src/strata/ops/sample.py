@@ -164,7 +164,7 @@ def sample_row(logits: Float32, row: SampleRow, position: int) -> tuple[int, np.
         else:
             d = distance / row.p["temperature"]
             token_id = _race(d, _keep(d, row.p), int(row.p["seed"]), position)
-        return token_id, -distance[token_id] - log_total, 0
+        return token_id, (z[token_id] - best) - log_total, 0
 
 
 def _penalised(logits: Float32, row: SampleRow) -> Float32:
