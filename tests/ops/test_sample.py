@@ -12,9 +12,10 @@ from strata import _native
 from strata.backends.cpu import CpuBackend
 from strata.backends.reference import ReferenceBackend
 from strata.errors import FaultError, UsageError
-from strata.ops import sample as ops
+from strata.ops.arithmetic import exp32, log32
 from strata.ops.buffers import Buffer
 from strata.ops.builder import Builder
+from strata.ops.sample import SampleBuffers, gumbel, philox, sample
 from strata.ops.sample_params import SAMPLE_PARAMS, count_output, count_prompt, pack_bias, sample_params
 from strata.ops.step import StepBuffers
 
@@ -133,7 +134,7 @@ def test_ties_go_to_the_lower_id():
 
 def test_equal_scores_go_to_the_lower_id():
     """At seed 9 and position 61 the largest gumbel of 60,000 tokens is that of two: found by search."""
-    g = ops.gumbel(9, 61, np.arange(60_000))
+    g = gumbel(9, 61, np.arange(60_000))
     assert list(np.flatnonzero(g == g.max())) == [29_945, 29_946]
     for params in ({}, {"top_k": 60_000}, {"top_p": 0.999}):
         case = plain_case(np.zeros(60_000), positions=[60], seed=9, **params)
@@ -186,9 +187,9 @@ def test_op_in_a_program(backend):
     case = random_case(np.random.default_rng(21), 129, 4)
     steps = StepBuffers.create(max_rows=4, max_num_seqs=1, max_model_len=64, max_logit_rows=4)
     logits = Buffer("logits", case.logits.shape, role="input", live=steps.num_logit_rows)
-    buffers = ops.SampleBuffers.create(steps.num_logit_rows, 4, 129, slots=2, masks=3, biases=5)
+    buffers = SampleBuffers.create(steps.num_logit_rows, 4, 129, slots=2, masks=3, biases=5)
     b = Builder(steps, 4)
-    results = ops.sample(b, logits, buffers)
+    results = sample(b, logits, buffers)
     program = b.finish()
     backend.reserve(program.arena_bytes)
     replay = backend.lower(program)
@@ -234,7 +235,7 @@ def test_philox_known_answers():
         (0, 0, 0): "6627e8d5 e169c58d bc57ac4c 9b00dbd8",
         pi: "d16cfe09 94fdcceb 5001e420 24126ea1",
     }.items():
-        out = ops.philox(key, low, np.array([high]))[0]
+        out = philox(key, low, np.array([high]))[0]
         assert " ".join(f"{w:08x}" for w in out) == words
 
 
@@ -244,9 +245,9 @@ def test_gumbel_bounds_hold_at_both_ends():
     high, low = map(float, re.search(r"kGumbelMax = ([\d.]+)f, kGumbelMin = (-[\d.]+)f", text).groups())
     reach = float(re.search(r"kSampleReach = ([\d.]+)f", text).group(1))
     u = np.float32([0.5 * 2.0**-23, 1 - 0.5 * 2.0**-23])
-    least, most = (float(-ops.log32(-ops.log32(x))) for x in u)
+    least, most = (float(-log32(-log32(x))) for x in u)
     assert low < least < low + 0.02 and high - 0.02 < most < high
-    assert high - reach < low and float(ops.exp32(np.float32(-reach))) < 2.0**-24
+    assert high - reach < low and float(exp32(np.float32(-reach))) < 2.0**-24
 
 
 def test_parameters_are_checked():
