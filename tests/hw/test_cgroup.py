@@ -63,7 +63,10 @@ def test_cpu_quota(tmp_path, files, quota):
         ({"proc/self/cgroup": V2, "sys/fs/cgroup/user/app/memory.max": "max\n"}, None),
         ({"proc/self/cgroup": V2, "sys/fs/cgroup/user/memory.max": "5000\n"}, 5000),
         ({"proc/self/cgroup": V1, "sys/fs/cgroup/memory/memory.limit_in_bytes": "7000\n"}, 7000),
-        ({"proc/self/cgroup": V1, "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+        (
+            {"proc/self/cgroup": V1, "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"},
+            None,
+        ),
     ],
 )
 def test_memory_limit(tmp_path, files, limit):

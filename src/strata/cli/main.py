@@ -47,27 +47,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(_invoke(given or ["--help"]))
 
 
-def _invoke(arguments: Sequence[str]) -> int:  # noqa: PLR0911  # one return for each way to end
+def _invoke(arguments: Sequence[str]) -> int:
+    """Exit code of a command line, its failures told."""
     try:
-        log.setup(_log_level())
-        code = typer.main.get_command(app).main(list(arguments), "strata", standalone_mode=False)
-        sys.stdout.flush()
-        return code if isinstance(code, int) else 0
+        return _run(arguments)
     except StrataError as error:
         return _fail(str(error), error.exit_code)
     except typer.TyperException as error:
         return _fail(_usage_message(error), error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has gone. Flushing at exit would fail again, so give it somewhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except MemoryError:
-        return _fail("out of memory: try a shorter --max-context or a smaller model", 1)
     except Exception as error:  # the last resort: nobody should meet a traceback unasked
-        hint = "set STRATA_LOG=debug for the traceback"
-        return _fail(f"unexpected {type(error).__name__}: {error} ({hint})", 1)
+        return _fail(_surprise(error), 1)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    log.setup(_log_level())
+    # Not command.main(): that ends the process itself on an interrupt or a broken pipe.
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("strata", list(arguments)) as context:
+            command.invoke(context)
+        code = 0
+    except typer.Exit as asked:  # --help and --version end this way
+        code = asked.exit_code
+    sys.stdout.flush()
+    return code
 
 
 def _log_level() -> str:
@@ -84,6 +93,12 @@ def _usage_message(error: typer.TyperException) -> str:
         return f"no such option: {getattr(error, 'option_name', '')} (did you mean {near[0]}?)"
     message = error.format_message().rstrip(".")
     return message[:1].lower() + message[1:]
+
+
+def _surprise(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "out of memory: try a shorter --max-context or a smaller model"
+    return f"unexpected {type(error).__name__}: {error} (set STRATA_LOG=debug for the traceback)"
 
 
 def _fail(message: str, code: int) -> int:
