@@ -1,10 +1,10 @@
 """Encoders: equal to the `gguf` package where it has them, close to the weights elsewhere, typed errors."""
 
-import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import gguf
 from strata.errors import UnsupportedError, UsageError
 from strata.quants import FORMATS, search
 from strata.quants.unpack import fields, pack_fields
