@@ -40,6 +40,7 @@ def run_everywhere(
     ptrs: Sequence[Array],
     dims: Sequence[int],
     scalars: Sequence[float] = (),
+    *,
     outputs: Sequence[int] = (-1,),
     fault: int = 0,
 ) -> list[Array]:

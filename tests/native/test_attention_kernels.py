@@ -49,7 +49,7 @@ def lanes_by_cell(weights: Array, values: Array, first: int) -> Array:
 
 
 def attend(
-    q: Array, k: Array, v: Array, position: int, window: int, scale: float, split: int = SPLIT
+    q: Array, k: Array, v: Array, position: int, *, window: int, scale: float, split: int = SPLIT
 ) -> Array:
     """One row and head: [dim] from q [dim], k and v [cells, dim]."""
     begin = max(0, position - window + 1) if window else 0
@@ -108,7 +108,9 @@ class Case:
             for h in range(self.heads):
                 kv_head, at = h // (self.heads // pool.kv_heads), slice(h * pool.dim, (h + 1) * pool.dim)
                 k, v = (pool.cells(p, sequence, kv_head) for p in (pool.k, pool.v))
-                out[r, at] = attend(q[r, at], k, v, position + offset, self.window, self.scale, split)
+                out[r, at] = attend(
+                    q[r, at], k, v, position + offset, window=self.window, scale=self.scale, split=split
+                )
         return out
 
 
@@ -182,7 +184,7 @@ def test_a_page_out_of_range_is_a_fault(page: int) -> None:
 
 
 def store(
-    pool: Pool, rows: list[tuple[int, int]], live: int, k: Array, v: Array, fault: int = 0
+    pool: Pool, rows: list[tuple[int, int]], live: int, k: Array, v: Array, *, fault: int = 0
 ) -> list[Array]:
     sequences, positions = (np.array([r[i] for r in rows], np.int32) for i in (0, 1))
     arrays = [count(live), positions, sequences, pool.table, k, v, pool.k, pool.v]
