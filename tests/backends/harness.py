@@ -120,7 +120,9 @@ def same_bits(a, b):
 
 def nrmse(got, want):
     """RMS error over RMS of the reference."""
-    return float(np.sqrt(np.mean((got.astype(np.float64) - want) ** 2) / np.mean(want.astype(np.float64) ** 2)))
+    return float(
+        np.sqrt(np.mean((got.astype(np.float64) - want) ** 2) / np.mean(want.astype(np.float64) ** 2))
+    )
 
 
 def rows_of(values: Mapping[Buffer, np.ndarray], buffer: Buffer):

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 from harness import Case, contract, float_reference, nrmse, on_every_level, output, same_bits, weight
+
 from strata.backends import ReferenceBackend
 from strata.backends.cpu import CpuBackend
 from strata.errors import FaultError

@@ -1,6 +1,6 @@
 """The engine: a step is three verbs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -66,6 +66,11 @@ class Engine:
         """Weight bytes that one decode row reads."""
         return self._loaded.weight_bytes_per_token
 
+    @property
+    def kv_bytes_per_cell(self) -> int:
+        """Bytes of keys and values that one token of context keeps."""
+        return self._loaded.kv_bytes_per_cell
+
     def step(self) -> StepOutput:
         """Schedule, run, update."""
         plan = self._scheduler.schedule()
@@ -90,7 +95,7 @@ class Engine:
         """Ends a request; its pages are free for the next step."""
         self._scheduler.abort(request)
 
-    def generate(self, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Iterator[int]:
+    def generate(self, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Generator[int, None, None]:
         """Sampled tokens of one request as they come; closing the iterator aborts it."""
         request = self.add(prompt_token_ids, sampling)
         self.stats = GenerationStats(prompt_tokens=len(prompt_token_ids))

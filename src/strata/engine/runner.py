@@ -141,4 +141,6 @@ class Runner:
         """Weight bytes one decode row reads: every weight once, but of the embedding only a row."""
         program = self._buckets[0].program
         read = sum(w.data.nbytes for op in program.ops for w in op.weights if not isinstance(op, Embed))
-        return read + sum(op.weight.data.nbytes // op.weight.shape[0] for op in program.ops if isinstance(op, Embed))
+        return read + sum(
+            op.weight.data.nbytes // op.weight.shape[0] for op in program.ops if isinstance(op, Embed)
+        )

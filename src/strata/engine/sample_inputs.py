@@ -16,7 +16,7 @@ MAX_BIASES = 1024  # a sequence
 
 
 class SampleInputs:
-    """Made once for `max_num_seqs` sequences; a sequence starts, is written for each sampled row, and commits tokens."""
+    """A sequence starts, is written for each of its sampled rows, and commits the tokens that became output."""
 
     def __init__(self, steps: StepBuffers, max_num_seqs: int, vocab: int):
         self._vocab = vocab
@@ -79,4 +79,8 @@ class SampleInputs:
 
 def has_penalty(sampling: SamplingParams) -> bool:
     """Whether tokens that occurred change the logits."""
-    return (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1.0, 0.0, 0.0)
+    return (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (
+        1.0,
+        0.0,
+        0.0,
+    )
