@@ -36,7 +36,8 @@ static void product(const LinearQ& p, int thread, int threads) {
 
 void linear_q(const Op& op, int thread, int threads) {
   const LinearQ p(op);
-  with_quantised_format(static_cast<QuantType>(op.dim[0]), [&]<QuantType T>() { product<T>(p, thread, threads); });
+  const auto run = [&]<QuantType T>() { product<T>(p, thread, threads); };
+  if (!with_quantised_format(static_cast<QuantType>(op.dim[0]), run)) op.fault(kFaultRange);
 }
 
 }  // namespace strata::STRATA_LEVEL
