@@ -111,7 +111,7 @@ def test_linear_f_is_the_contract_to_the_bit(kind: str, k: int) -> None:
 def test_unknown_types_are_faults() -> None:
     planes, out = q8_rows(1, 64, 35), np.zeros((1, 4), np.float32)
     raw, x = np.zeros(4096, np.uint8), random_rows(1, 64, 36)
-    for type_id in (0, 3, 99):  # a float type has no blocks
+    for type_id in (0, 4, 99):  # a float type, a retired one, none
         run_everywhere("linear_q", [count(1), *planes, raw, out], [type_id, 64, 4], fault=_native.FAULT_RANGE)
     run_everywhere("linear_f", [count(1), x, raw, out], [8, 64, 4], fault=_native.FAULT_RANGE)
     tokens = np.zeros(1, np.int32)
