@@ -290,6 +290,8 @@ template <QuantType T> STRATA_HD void dequantize_block(const uint8_t* p, float* 
   }
 }
 
+#if !defined(__CUDACC_RTC__)  // host only: device code is compiled for one type at a time
+
 // Calls f.template operator()<T>() for the type given at run time; false for a type that is not in the table.
 template <class F> bool with_format(QuantType type, F&& f) {
   switch (type) {
@@ -311,5 +313,7 @@ template <class F> bool with_quantised_format(QuantType type, F&& f) {
     default: return false;
   }
 }
+
+#endif
 
 }  // namespace strata
