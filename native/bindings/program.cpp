@@ -54,6 +54,8 @@ void bind_program(nb::module_& m) {
 
   m.attr("FAULT_NON_FINITE") = static_cast<int>(kFaultNonFinite);
   m.attr("FAULT_RANGE") = static_cast<int>(kFaultRange);
+  m.attr("FAULT_NO_TOKEN") = static_cast<int>(kFaultNoToken);
+  m.attr("FAULT_MEMORY") = static_cast<int>(kFaultMemory);
   m.def("kernel_names", &kernel_names);
   m.def("isa_level", &isa_level);
   m.def("isa_levels", &isa_levels);

@@ -10,8 +10,11 @@ using Kernel = void (*)(const Op&, int thread, int threads);
 
 // Bits that a kernel sets when a step's result is void; Program::run returns them.
 enum Fault : uint32_t {
+  kFaultNone = 0,
   kFaultNonFinite = 1,  // infinity or NaN where the contract needs a finite value
   kFaultRange = 2,      // token, position, sequence row or page id outside its table
+  kFaultNoToken = 4,    // a token mask that leaves nothing to sample
+  kFaultMemory = 8,     // a thread could not get scratch memory
 };
 
 // Addresses, sizes and constants, in the order that the kernel's file documents.
@@ -27,7 +30,9 @@ struct Op {
   __attribute__((always_inline)) T* at(int i) const {
     return reinterpret_cast<T*>(ptr[i]);
   }
-  __attribute__((always_inline)) void fault(Fault bit) const { faults->fetch_or(bit, std::memory_order_relaxed); }
+  __attribute__((always_inline)) void fault(Fault bit) const {
+    if (bit != kFaultNone) faults->fetch_or(bit, std::memory_order_relaxed);
+  }
 };
 
 struct KernelEntry {

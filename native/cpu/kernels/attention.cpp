@@ -1,8 +1,10 @@
-// attention: causal, grouped query heads, paged KV, step form (docs/contract.md): splits of 256 cells at absolute
-// positions, each with its own softmax, joined in ascending order. Scores live for one split only.
+// attention: causal, grouped query heads, paged KV, step form (contract.h). Scores live for one split of 256 cells;
+// each split leaves its maximum, sum and value sums, which join in ascending order at the end.
 // ptr: num_rows, positions int32, sequences int32, page_table int32 [seqs, pages_per_seq], q float [rows, heads,
 // head_dim], k_pool, v_pool, out float [rows, heads, head_dim].
 // dim: heads, kv_heads, head_dim (at most 512), pages_per_seq, kv_type, window (0: none), num_pages; scalar: scale.
+#include <cstdlib>
+
 #include "cpu/kernels/kv.h"
 #include "cpu/kernels/softmax.h"
 
@@ -11,8 +13,10 @@ namespace strata::STRATA_LEVEL {
 static constexpr int kTileRows = 8, kTileHeads = 4, kTileUnits = kTileRows * kTileHeads;
 static constexpr int kSplitPages = kAttentionSplit / kPageCells;
 static constexpr int kMaxHeadDim = 512;
+static constexpr int64_t kSplitFloats = 128 << 10;  // of all splits of a tile: half an L2 cache; more only for one unit
 
-// Rows of one sequence at consecutive positions and query heads of one KV head: they share every K and V load.
+// Rows of one sequence at consecutive positions, and query heads of one KV head: they share every K and V load. A row
+// and head of it is a unit.
 struct Tile {
   int64_t row, rows, head, heads, kv_head;
 };
@@ -21,12 +25,31 @@ struct Cells {
   int64_t begin, end;
 };
 
+// A thread's memory for the splits of a tile; grows to the longest context met.
+struct SplitBuffer {
+  float* data = nullptr;
+  int64_t size = 0;
+
+  ~SplitBuffer() { free(data); }
+
+  bool reserve(int64_t floats) {
+    if (floats <= size) return true;
+    free(data);
+    data = static_cast<float*>(malloc(static_cast<size_t>(floats) * sizeof(float)));
+    size = data ? floats : 0;
+    return data != nullptr;
+  }
+};
+
+static thread_local SplitBuffer split_buffer;
+
 struct Scratch {
   alignas(64) float scores[kTileUnits][kAttentionSplit];
   alignas(64) float keys[kPageCells * kMaxHeadDim];
   alignas(64) float values[kAttentionSplit * kValueChunk];
-  RunningSoftmax running[kTileUnits];
   int64_t pages[kSplitPages];
+  SplitSoftmax* softmax;  // [units, splits]
+  float* sums;            // [units, splits, head_dim]
 };
 
 struct Attention {
@@ -34,11 +57,13 @@ struct Attention {
   const int64_t heads = op.dim[0], kv_heads = op.dim[1], head_dim = op.dim[2], kv_type = op.dim[4], window = op.dim[5];
   const int32_t *positions = op.at<const int32_t>(1), *sequences = op.at<const int32_t>(2);
 
-  float* out(int64_t row, int64_t head) const { return op.at<float>(7) + (row * heads + head) * head_dim; }
-
   int64_t first_cell(int64_t row) const {
     const int64_t first = window > 0 ? positions[row] - window + 1 : 0;
     return first > 0 ? first : 0;
+  }
+  int64_t first_split(int64_t row) const { return first_cell(row) / kAttentionSplit; }
+  int64_t splits(int64_t row, int64_t rows) const {
+    return positions[row + rows - 1] / kAttentionSplit + 1 - first_split(row);
   }
 
   // Cells of the split starting at `cell` that rows [row, row + rows) see, counted from `cell`; maybe none.
@@ -62,18 +87,18 @@ struct Attention {
     }
   }
 
-  void score_page(const Tile& tile, int64_t split, int64_t p, int64_t cells, Scratch& s) const {
+  void score_page(const Tile& tile, int64_t cell, int64_t p, int64_t cells, Scratch& s) const {
     const float* keys = s.keys;
     if (kv_type == kKvF32)
       keys = op.at<const float>(5) + page_offset(s.pages[p], kv_heads, tile.kv_head, head_dim);
     else
       load(op.ptr[5], s.pages[p], tile, 0, head_dim, cells, s.keys, head_dim);
     for (int64_t r = 0; r < tile.rows; ++r) {
-      const Cells seen = visible(tile.row + r, 1, split + p * kPageCells);
+      const Cells seen = visible(tile.row + r, 1, cell + p * kPageCells);
       const int64_t end = seen.end < cells ? seen.end : cells;
       for (int64_t h = 0; h < tile.heads; ++h) {
         const float* q = op.at<const float>(4) + ((tile.row + r) * heads + tile.head + h) * head_dim;
-        float* scores = s.scores[r * kTileHeads + h] + p * kPageCells;
+        float* scores = s.scores[r * tile.heads + h] + p * kPageCells;
         for (int64_t c = seen.begin; c < end; ++c) {
           alignas(64) float acc[kLanes] = {};
           lanes_fma(q, keys + c * head_dim, head_dim, acc);
@@ -83,61 +108,61 @@ struct Attention {
     }
   }
 
-  void add_values(const Tile& tile, int64_t split, Cells cells, Scratch& s) const {
+  void sum_split(const Tile& tile, int64_t split, int64_t splits, Cells cells, int64_t cell, Scratch& s) const {
     for (int64_t d = 0; d < head_dim; d += kValueChunk) {
       const int64_t width = head_dim - d < kValueChunk ? head_dim - d : kValueChunk;
       for (int64_t p = cells.begin / kPageCells, c; (c = p * kPageCells) < cells.end; ++p)
         load(op.ptr[6], s.pages[p], tile, d, width, cells.end - c < kPageCells ? cells.end - c : kPageCells,
              s.values + c * kValueChunk, kValueChunk);
-      for (int64_t r = 0; r < tile.rows; ++r) {
-        const Cells seen = visible(tile.row + r, 1, split);
+      for (int64_t unit = 0; unit < tile.rows * tile.heads; ++unit) {
+        const Cells seen = visible(tile.row + unit / tile.heads, 1, cell);
         if (seen.begin >= seen.end) continue;
-        const bool first = split <= first_cell(tile.row + r);
-        for (int64_t h = 0; h < tile.heads; ++h) {
-          const int64_t unit = r * kTileHeads + h;
-          alignas(64) float values[kValueChunk];
-          sum_values(s.scores[unit], s.values, seen.begin, seen.end, values);
-          join_values(s.running[unit], first, values, width, out(tile.row + r, tile.head + h) + d);
-        }
+        alignas(64) float sums[kValueChunk];
+        sum_values(s.scores[unit], s.values, seen.begin, seen.end, sums);
+        memcpy(s.sums + (unit * splits + split) * head_dim + d, sums, static_cast<size_t>(width) * sizeof(float));
       }
     }
   }
 
-  // False when a page is out of range.
-  bool run_split(const Tile& tile, int64_t split, Scratch& s) const {
-    const Cells cells = visible(tile.row, tile.rows, split);
+  // Split number `split` of the tile's `splits`; false when a page is out of range.
+  bool run_split(const Tile& tile, int64_t split, int64_t splits, Scratch& s) const {
+    const int64_t cell = (first_split(tile.row) + split) * kAttentionSplit;
+    const Cells cells = visible(tile.row, tile.rows, cell);
     for (int64_t p = cells.begin / kPageCells, c; (c = p * kPageCells) < cells.end; ++p) {
-      s.pages[p] = page_id(op.at<const int32_t>(3), op.dim[3], op.dim[6], sequences[tile.row], split / kPageCells + p);
+      s.pages[p] = page_id(op.at<const int32_t>(3), op.dim[3], op.dim[6], sequences[tile.row], cell / kPageCells + p);
       if (s.pages[p] < 0) return false;
-      score_page(tile, split, p, cells.end - c < kPageCells ? cells.end - c : kPageCells, s);
+      score_page(tile, cell, p, cells.end - c < kPageCells ? cells.end - c : kPageCells, s);
     }
-    for (int64_t r = 0; r < tile.rows; ++r) {
-      const Cells seen = visible(tile.row + r, 1, split);
-      if (seen.begin >= seen.end) continue;
-      for (int64_t unit = r * kTileHeads; unit < r * kTileHeads + tile.heads; ++unit)
-        join_softmax(s.running[unit], split_softmax(s.scores[unit], seen.begin, seen.end));
+    for (int64_t unit = 0; unit < tile.rows * tile.heads; ++unit) {
+      const Cells seen = visible(tile.row + unit / tile.heads, 1, cell);
+      s.softmax[unit * splits + split] = seen.begin < seen.end ? split_softmax(s.scores[unit], seen.begin, seen.end)
+                                                               : SplitSoftmax{kNoScore, 0.0f};
     }
-    add_values(tile, split, cells, s);
+    sum_split(tile, split, splits, cells, cell, s);
     return true;
   }
 
-  bool run(const Tile& tile, Scratch& s) const {
-    for (RunningSoftmax& running : s.running) running = {};
-    const int64_t last = positions[tile.row + tile.rows - 1];
-    for (int64_t split = first_cell(tile.row) / kAttentionSplit * kAttentionSplit; split <= last; split += kAttentionSplit)
-      if (!run_split(tile, split, s)) return false;
-    for (int64_t r = 0; r < tile.rows; ++r)
-      for (int64_t h = 0; h < tile.heads; ++h) {
-        float* row = out(tile.row + r, tile.head + h);
-        for (int64_t d = 0; d < head_dim; ++d) row[d] = div32(row[d], s.running[r * kTileHeads + h].sum);
-      }
-    return true;
+  Fault run(const Tile& tile, Scratch& s) const {
+    const int64_t n = splits(tile.row, tile.rows), units = tile.rows * tile.heads;
+    if (!split_buffer.reserve(units * n * (head_dim + 2))) return kFaultMemory;
+    s.sums = split_buffer.data;
+    s.softmax = reinterpret_cast<SplitSoftmax*>(s.sums + units * n * head_dim);
+    for (int64_t split = 0; split < n; ++split)
+      if (!run_split(tile, split, n, s)) return kFaultRange;
+    for (int64_t unit = 0; unit < units; ++unit) {
+      const int64_t row = tile.row + unit / tile.heads, head = tile.head + unit % tile.heads;
+      join_splits(s.softmax + unit * n, s.sums + unit * n * head_dim, n, head_dim, head_dim,
+                  op.at<float>(7) + (row * heads + head) * head_dim);
+    }
+    return kFaultNone;
   }
 
-  int64_t tile_rows(int64_t row, int64_t live) const {
+  // Rows from `row` on that make one tile of `count` heads.
+  int64_t tile_rows(int64_t row, int64_t live, int64_t count) const {
+    const int64_t unit_floats = splits(row, 1) * (head_dim + 2) * count;
     int64_t n = 1;
-    while (n < kTileRows && row + n < live && sequences[row + n] == sequences[row] &&
-           positions[row + n] == positions[row] + n)
+    while (n < kTileRows && (n + 1) * unit_floats <= kSplitFloats && row + n < live &&
+           sequences[row + n] == sequences[row] && positions[row + n] == positions[row] + n)
       ++n;
     return n;
   }
@@ -152,12 +177,16 @@ void attention(const Op& op, int thread, int threads) {
   Scratch scratch;
   int64_t turn = 0;
   for (int64_t row = 0, rows; row < live; row += rows) {
-    rows = a.tile_rows(row, live);
+    rows = 1;
+    if (a.positions[row] < 0) {
+      op.fault(kFaultRange);
+      continue;
+    }
+    rows = a.tile_rows(row, live, together);
     for (int64_t head = 0, count; head < a.heads; head += count) {
       const int64_t in_group = group - head % group;
       count = in_group < together ? in_group : together;
-      if (turn++ % threads != thread) continue;
-      if (a.positions[row] < 0 || !a.run({row, rows, head, count, head / group}, scratch)) op.fault(kFaultRange);
+      if (turn++ % threads == thread) op.fault(a.run({row, rows, head, count, head / group}, scratch));
     }
   }
 }

@@ -11,9 +11,9 @@ static constexpr int kFewRows = 3;  // above this, a tile's transposition pays f
 template <QuantType T, int R>
 STRATA_HD void row_product(const LinearQ& p, int64_t row, int64_t feature) {
   float total[R] = {};
-  for (int s = 0; s < kSegments; ++s) {
+  for (int s = 0; s < p.parts(); ++s) {
     float y[R] = {};
-    for (int64_t b = p.segment(s); b < p.segment(s + 1); ++b) {
+    for (int64_t b = p.part_begin(s); b < p.part_begin(s + 1); ++b) {
       Block32 w;
       decode_block<T>(p, feature, b, w);
       for (int r = 0; r < R; ++r) {
@@ -21,7 +21,7 @@ STRATA_HD void row_product(const LinearQ& p, int64_t row, int64_t feature) {
         y[r] = dot32<T>(w, p.codes + at * kBlock, p.sums + at * 2, p.scales[at], y[r]);
       }
     }
-    for (int r = 0; r < R; ++r) total[r] = s == 0 ? y[r] : total[r] + y[r];
+    for (int r = 0; r < R; ++r) total[r] += y[r];
   }
   for (int r = 0; r < R; ++r) p.out[(row + r) * p.n + feature] = total[r];
 }

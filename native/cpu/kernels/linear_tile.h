@@ -21,7 +21,8 @@ struct LinearQ {
         scales(op.at<const float>(2)), sums(op.at<const int16_t>(3)), weight(op.at<const uint8_t>(4)),
         out(op.at<float>(5)) {}
 
-  int64_t segment(int s) const { return segment_begin(s, static_cast<int>(blocks)); }
+  int parts() const { return segments(static_cast<int>(blocks)); }
+  int64_t part_begin(int s) const { return segment_begin(s, static_cast<int>(blocks)); }
 };
 
 // Values [32 b, 32 b + 32) of a weight row.
@@ -47,8 +48,13 @@ STRATA_HD void decode_tile(const LinearQ& p, int64_t feature, int64_t features, 
     Block32 w;
     decode_block<T>(p, feature + f, b, w);
     memcpy(codes[f], w.code, kBlock);
-    for (int h = 0; h < 2; ++h) tile.scale[h][f] = w.scale[h], tile.min[h][f] = w.min[h], tile.d[h][f] = w.d[h];
-    tile.dmin[f] = w.dmin;
+    // As dot32: what a format stores once per 32 weights belongs to the float scale and minimum.
+    constexpr bool kHalves = Format<T>::halves;
+    for (int h = 0; h < 2; ++h) {
+      tile.scale[h][f] = w.scale[h], tile.min[h][f] = w.min[h];
+      tile.d[h][f] = kHalves ? w.d[h] : w.d[h] * static_cast<float>(w.scale[h]);
+    }
+    tile.dmin[f] = kHalves ? w.dmin : w.dmin * static_cast<float>(w.min[0]);
   }
   for (int k = 0; k < kBlock; ++k)
     for (int f = 0; f < kTileFeatures; ++f) tile.code[k][f] = codes[f][k];
@@ -73,16 +79,18 @@ STRATA_HD void tile_step(const WeightTile& w, const int8_t* code, const int16_t*
       for (int f = 0; f < kTileFeatures; ++f) sum[h][f] = add_exact(w.code[k][f], a[k], sum[h][f]);
   for (int f = 0; f < kTileFeatures; ++f) {
     const int32_t low = static_cast<int32_t>(sum[0][f]), high = static_cast<int32_t>(sum[1][f]);
-    float next = y[f];
     if constexpr (Format<T>::scale16) {
-      next = fma32(static_cast<float>(w.scale[0][f] * low), w.d[0][f] * d_a, next);
-      next = fma32(static_cast<float>(w.scale[1][f] * high), w.d[1][f] * d_a, next);
+      y[f] = dot_step(low, w.d[0][f], d_a, y[f]);
+      y[f] = dot_step(high, w.d[1][f], d_a, y[f]);
+    } else if constexpr (Format<T>::halves) {
+      y[f] = dot_step(w.scale[0][f] * low + w.scale[1][f] * high, w.d[0][f], d_a, y[f]);
     } else {
-      next = fma32(static_cast<float>(w.scale[0][f] * low + w.scale[1][f] * high), w.d[0][f] * d_a, next);
+      y[f] = dot_step(low + high, w.d[0][f], d_a, y[f]);
     }
-    if constexpr (Format<T>::has_min)
-      next = fma32(static_cast<float>(w.min[0][f] * sums[0] + w.min[1][f] * sums[1]), w.dmin[f] * d_a, next);
-    y[f] = next;
+    if constexpr (Format<T>::has_min && Format<T>::halves)
+      y[f] = dot_step(w.min[0][f] * sums[0] + w.min[1][f] * sums[1], w.dmin[f], d_a, y[f]);
+    else if constexpr (Format<T>::has_min)
+      y[f] = min_step(w.dmin[f], sums[0] + sums[1], d_a, y[f]);
   }
 }
 
@@ -90,9 +98,10 @@ template <QuantType T>
 STRATA_HD void tile_product(const LinearQ& p, int64_t row, int64_t rows, int64_t feature, int64_t features) {
   alignas(64) float y[kTileRows][kTileFeatures], total[kTileRows][kTileFeatures];
   WeightTile tile{};
-  for (int s = 0; s < kSegments; ++s) {
+  memset(total, 0, static_cast<size_t>(rows) * sizeof(total[0]));
+  for (int s = 0; s < p.parts(); ++s) {
     memset(y, 0, static_cast<size_t>(rows) * sizeof(y[0]));
-    for (int64_t b = p.segment(s); b < p.segment(s + 1); ++b) {
+    for (int64_t b = p.part_begin(s); b < p.part_begin(s + 1); ++b) {
       decode_tile<T>(p, feature, features, b, tile);
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t at = (row + r) * p.blocks + b;
@@ -100,7 +109,7 @@ STRATA_HD void tile_product(const LinearQ& p, int64_t row, int64_t rows, int64_t
       }
     }
     for (int64_t r = 0; r < rows; ++r)
-      for (int f = 0; f < kTileFeatures; ++f) total[r][f] = s == 0 ? y[r][f] : total[r][f] + y[r][f];
+      for (int f = 0; f < kTileFeatures; ++f) total[r][f] += y[r][f];
   }
   for (int64_t r = 0; r < rows; ++r)
     memcpy(p.out + (row + r) * p.n + feature, total[r], static_cast<size_t>(features) * sizeof(float));

@@ -17,6 +17,7 @@
   X(kv_store, 8, 5, 0)       \
   X(attention, 8, 7, 1)      \
   X(publish, 5, 2, 0)        \
+  X(sample, 10, 1, 0)        \
   X(map_exp32, 2, 1, 0)      \
   X(map_log32, 2, 1, 0)      \
   X(map_softplus32, 2, 1, 0) \

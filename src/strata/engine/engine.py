@@ -1,6 +1,6 @@
 """The engine: a step is three verbs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -38,7 +38,6 @@ class Engine:
         self._runner = loaded.runner
         limits = loaded.runner.limits
         self._scheduler = Scheduler(limits.max_num_seqs, limits.max_num_batched_tokens)
-        self._requests: dict[int, Request] = {}
         self._ids = count(1)
         self.stats = GenerationStats()
 
@@ -67,12 +66,16 @@ class Engine:
         """Weight bytes that one decode row reads."""
         return self._loaded.weight_bytes_per_token
 
+    @property
+    def kv_bytes_per_cell(self) -> int:
+        """Bytes of keys and values that one token of context keeps."""
+        return self._loaded.kv_bytes_per_cell
+
     def step(self) -> StepOutput:
         """Schedule, run, update."""
         plan = self._scheduler.schedule()
         output = self._runner.run(plan)
         self._scheduler.update(output)
-        self._release(plan.rows)
         return output
 
     def add(self, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Request:
@@ -85,17 +88,14 @@ class Engine:
                 f"the prompt has {len(prompt_token_ids)} tokens; a context of {self.max_model_len} holds at most "
                 f"{self.max_model_len - 1} and one new token"
             )
-        self._requests[request.request_id] = request
         self._scheduler.add(request)
         return request
 
     def abort(self, request: Request) -> None:
-        """Ends a request; its pages are free at once."""
-        sequence = request.sequence
+        """Ends a request; its pages are free for the next step."""
         self._scheduler.abort(request)
-        self._forget(request, sequence)
 
-    def generate(self, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Iterator[int]:
+    def generate(self, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Generator[int, None, None]:
         """Sampled tokens of one request as they come; closing the iterator aborts it."""
         request = self.add(prompt_token_ids, sampling)
         self.stats = GenerationStats(prompt_tokens=len(prompt_token_ids))
@@ -124,7 +124,7 @@ class Engine:
         self._check(token_ids)
         if len(token_ids) > self.max_model_len:
             raise ContextLengthError(f"{len(token_ids)} tokens; the context holds {self.max_model_len}")
-        if self._requests:
+        if self._scheduler.num_unfinished:
             raise UsageError("logits need an idle engine")
         return self._runner.logits(token_ids, max(1, chunk or MAX_LOGIT_ROWS))
 
@@ -135,12 +135,3 @@ class Engine:
         low, high = min(token_ids), max(token_ids)
         if low < 0 or high >= vocab:
             raise UsageError(f"token id {low if low < 0 else high} is outside the vocabulary of {vocab}")
-
-    def _release(self, rows: Sequence[object]) -> None:
-        for request in [r for r in self._requests.values() if r.status is Status.FINISHED]:
-            self._forget(request, request.sequence)
-
-    def _forget(self, request: Request, sequence: int) -> None:
-        self._requests.pop(request.request_id, None)
-        if sequence >= 0:
-            self._runner.release(sequence)

@@ -22,6 +22,7 @@ class LoadedModel:
     model: Model
     runner: Runner
     weight_bytes_per_token: int
+    kv_bytes_per_cell: int
 
 
 def load_model(path: Path, options: EngineOptions) -> LoadedModel:
@@ -33,7 +34,7 @@ def load_model(path: Path, options: EngineOptions) -> LoadedModel:
     pages = limits.max_num_seqs * -(-limits.max_model_len // PAGE_CELLS)
     kv = KVPool.create(layers, kv_heads, head_dim, pages, options.kv)  # type: ignore[arg-type]  # config checks it
     runner = Runner(model, _backend(options), kv, limits)
-    return LoadedModel(file, model, runner, runner.weight_bytes_per_token)
+    return LoadedModel(file, model, runner, runner.weight_bytes_per_token, kv.nbytes // (pages * PAGE_CELLS))
 
 
 def _limits(model: Model, options: EngineOptions) -> Limits:
@@ -43,7 +44,9 @@ def _limits(model: Model, options: EngineOptions) -> Limits:
             f"--max-context is {options.max_model_len}; the model was made for {trained} tokens"
         )
     if options.max_num_seqs > MAX_LOGIT_ROWS:
-        raise UsageError(f"--parallel is {options.max_num_seqs}; at most {MAX_LOGIT_ROWS} sequences run at once")
+        raise UsageError(
+            f"--parallel is {options.max_num_seqs}; at most {MAX_LOGIT_ROWS} sequences run at once"
+        )
     max_model_len = options.max_model_len or trained
     rows = min(options.prefill, -(-max_model_len // PAGE_CELLS) * PAGE_CELLS)
     return Limits(max_model_len, options.max_num_seqs, max(rows, MAX_LOGIT_ROWS))

@@ -1,5 +1,6 @@
 """What a step will do and what came of it: plain data between the scheduler and the runner."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from strata.engine.request import SamplingParams
@@ -13,7 +14,7 @@ class ScheduledRows:
     sequence: int
     position: int  # absolute position of the first token
     token_ids: list[int]
-    sampling: SamplingParams | None  # set when the last row's logits are sampled
+    sampled: bool  # whether the last row's logits choose a token
 
     @property
     def end(self) -> int:
@@ -22,10 +23,21 @@ class ScheduledRows:
 
 
 @dataclass(frozen=True)
+class StartedSequence:
+    """A request that got its sequence in this step."""
+
+    sequence: int
+    prompt_token_ids: Sequence[int]
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True)
 class StepPlan:
-    """Rows of a step, grouped by sequence."""
+    """Rows of a step, grouped by sequence; sequences that begin, and those whose memory is free before it."""
 
     rows: tuple[ScheduledRows, ...]
+    started: tuple[StartedSequence, ...] = ()
+    ended: tuple[int, ...] = ()
 
     @property
     def num_scheduled_tokens(self) -> int:

@@ -66,26 +66,34 @@ class Runner:
 
     def _sample_program(self) -> Program:
         b = Builder(self._steps, MAX_LOGIT_ROWS)
-        publish(b, self._ring, *sample(b, self._logits, self._samples.buffers))
+        sample(b, self._logits, self._samples.buffers)
+        publish(b, self._ring, self._samples.buffers.out_ids, self._samples.buffers.out_logprob)
         return b.finish()
 
     def run(self, plan: StepPlan) -> StepOutput:
         """Computes the plan's rows and samples where it asks for it."""
-        bucket = self._write(plan.rows)
-        sampled = [rows for rows in plan.rows if rows.sampling is not None]
-        ends = np.cumsum([len(rows.token_ids) for rows in plan.rows]) - 1
-        wanted = [int(end) for end, rows in zip(ends, plan.rows, strict=True) if rows.sampling is not None]
-        self._want(wanted)
-        bucket.replay.run()
-        if not sampled:
+        for sequence in plan.ended:
+            self.pages.free(sequence)
+        for started in plan.started:
+            self._samples.start(started)
+        if not plan.rows:
             return StepOutput(plan, {})
-        self._samples.write(sampled)
+        bucket = self._write(plan.rows)
+        ends = np.cumsum([len(rows.token_ids) for rows in plan.rows]) - 1
+        self._want([int(end) for end, rows in zip(ends, plan.rows, strict=True) if rows.sampled])
+        bucket.replay.run()
+        sampled = [rows for rows in plan.rows if rows.sampled]
+        tokens = self._sample(sampled) if sampled else []
+        return StepOutput(plan, {rows.request_id: t for rows, t in zip(sampled, tokens, strict=True)})
+
+    def _sample(self, rows: list[ScheduledRows]) -> list[int]:
+        self._samples.write(rows)
         self._step += 1
         self._step_number[0] = self._step
         self._sampler.run()
         tokens, _ = self._ring.read(self._results, self._step)
-        self._samples.commit(sampled, tokens)
-        return StepOutput(plan, {rows.request_id: t for rows, t in zip(sampled, tokens, strict=True)})
+        self._samples.commit(rows, tokens)
+        return tokens
 
     def logits(self, token_ids: Sequence[int], chunk: int) -> Iterator[NDArray[np.float32]]:
         """Teacher-forced logits of a fresh sequence, float32 [n, vocab_size] pieces in order of tokens."""
@@ -93,7 +101,7 @@ class Runner:
         try:
             for begin in range(0, len(token_ids), chunk):
                 tokens = list(token_ids[begin : begin + chunk])
-                bucket = self._write([ScheduledRows(-1, 0, begin, tokens, None)])
+                bucket = self._write([ScheduledRows(-1, 0, begin, tokens, sampled=False)])
                 head = bucket.program.marks["head"]
                 bucket.replay.run(0, head)
                 for first in range(0, len(tokens), MAX_LOGIT_ROWS):
@@ -128,13 +136,11 @@ class Runner:
         self._inputs[self._steps.num_logit_rows][0] = len(rows)
         self._inputs[self._steps.logit_rows][: len(rows)] = rows
 
-    def release(self, sequence: int) -> None:
-        """Frees the pages of a sequence that ended."""
-        self.pages.free(sequence)
-
     @property
     def weight_bytes_per_token(self) -> int:
         """Weight bytes one decode row reads: every weight once, but of the embedding only a row."""
         program = self._buckets[0].program
         read = sum(w.data.nbytes for op in program.ops for w in op.weights if not isinstance(op, Embed))
-        return read + sum(op.weight.data.nbytes // op.weight.shape[0] for op in program.ops if isinstance(op, Embed))
+        return read + sum(
+            op.weight.data.nbytes // op.weight.shape[0] for op in program.ops if isinstance(op, Embed)
+        )

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from strata.engine.plan import ScheduledRows, StepOutput, StepPlan
+from strata.engine.plan import ScheduledRows, StartedSequence, StepOutput, StepPlan
 from strata.engine.request import Request, Status
 
 
@@ -14,6 +14,7 @@ class Scheduler:
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._sequences = list(range(max_num_seqs - 1, -1, -1))
+        self._ended: list[int] = []  # sequences left since the last plan
 
     def add(self, request: Request) -> None:
         """Queues a request."""
@@ -26,9 +27,15 @@ class Scheduler:
         if request.status is not Status.FINISHED:
             self._finish(request, "abort")
 
+    @property
+    def num_unfinished(self) -> int:
+        """Requests waiting or running."""
+        return len(self._waiting) + len(self._running)
+
     def schedule(self) -> StepPlan:
         """The next step: a row for each sequence that decodes, then prompt tokens up to the budget."""
-        self._admit()
+        ended, self._ended = tuple(self._ended), []
+        started = self._admit()
         rows, left = [], self._budget
         for request in sorted(self._running, key=lambda r: r.num_tokens - r.num_computed_tokens > 1):
             begin = request.num_computed_tokens
@@ -36,10 +43,9 @@ class Scheduler:
             if end == begin:
                 continue
             left -= end - begin
-            sampled = request.sampling if end == request.num_tokens else None
-            tokens = request.tokens(begin, end)
+            tokens, sampled = request.tokens(begin, end), end == request.num_tokens
             rows.append(ScheduledRows(request.request_id, request.sequence, begin, tokens, sampled))
-        return StepPlan(tuple(rows))
+        return StepPlan(tuple(rows), started, ended)
 
     def update(self, output: StepOutput) -> None:
         """Takes in a step's result; requests that end leave."""
@@ -60,14 +66,18 @@ class Scheduler:
         elif len(request.output_token_ids) >= sampling.max_tokens:
             self._finish(request, "length")
 
-    def _admit(self) -> None:
+    def _admit(self) -> tuple[StartedSequence, ...]:
+        started = []
         while self._waiting and self._sequences:
             request = self._waiting.popleft()
             request.sequence, request.status = self._sequences.pop(), Status.RUNNING
             self._running.append(request)
+            started.append(StartedSequence(request.sequence, request.prompt_token_ids, request.sampling))
+        return tuple(started)
 
     def _finish(self, request: Request, reason: str) -> None:
         if request in self._running:
             self._running.remove(request)
             self._sequences.append(request.sequence)
+            self._ended.append(request.sequence)
         request.status, request.finish_reason = Status.FINISHED, reason

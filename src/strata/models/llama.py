@@ -1,4 +1,4 @@
-"""llama: pre-norm blocks of grouped-query attention and SwiGLU, rotary pairs adjacent (GGUF permutes q and k for it)."""
+"""llama: pre-norm blocks of grouped-query attention and SwiGLU; rotary pairs adjacent, as GGUF permutes q and k."""
 
 from dataclasses import dataclass
 
@@ -159,10 +159,17 @@ def _config(file: ModelFile) -> LlamaConfig:
 
     hidden, heads = whole("embedding_length"), whole("attention.head_count")
     if heads < 1 or hidden < 1:
-        raise ModelFileError(f"{file.path}: {heads} heads and a hidden size of {hidden}; both must be positive")
-    kv_heads, head_dim = whole("attention.head_count_kv", heads), whole("attention.key_length", hidden // heads)
+        raise ModelFileError(
+            f"{file.path}: {heads} heads and a hidden size of {hidden}; both must be positive"
+        )
+    kv_heads, head_dim = (
+        whole("attention.head_count_kv", heads),
+        whole("attention.key_length", hidden // heads),
+    )
     if kv_heads < 1 or heads % kv_heads:
-        raise ModelFileError(f"{file.path}: {heads} query heads over {kv_heads} key heads is not a whole ratio")
+        raise ModelFileError(
+            f"{file.path}: {heads} query heads over {kv_heads} key heads is not a whole ratio"
+        )
     rotary_dim = whole("rope.dimension_count", head_dim)
     context = whole("context_length")
     return LlamaConfig(
@@ -186,7 +193,9 @@ def _rope_scaling(file: ModelFile, rotary_dim: int, context: int) -> RopeScaling
     prefix = "llama.rope.scaling."
     kind = file.get(prefix + "type", str, "none")
     if kind not in ("none", "linear", "yarn"):
-        raise UnsupportedError(f"{file.path}: rope scaling {kind!r}; supported: none, linear, yarn, llama3 factors")
+        raise UnsupportedError(
+            f"{file.path}: rope scaling {kind!r}; supported: none, linear, yarn, llama3 factors"
+        )
     factors = WeightReader(file).maybe("rope_freqs.weight", rotary_dim // 2)
     return RopeScaling(
         kind=kind,

@@ -50,7 +50,8 @@ def load(file: ModelFile) -> Model:
     name = file.get("general.architecture", str)
     for module in _MODULES:
         if name in module.ARCHITECTURES:
-            return module.load(file)
+            model: Model = module.load(file)
+            return model
     raise UnsupportedError(
         f"{file.path}: architecture {name!r} is not supported; supported: {', '.join(supported_architectures())}"
     )

@@ -12,6 +12,8 @@ from strata.ops.program import Program
 from strata.ops.publish import ResultsRing, publish
 from strata.ops.rms_norm import rms_norm
 from strata.ops.rope import RopeScaling, RopeStyle, rope, rope_frequencies, rope_table
+from strata.ops.sample import SampleBuffers, sample
+from strata.ops.sample_params import count_output, count_prompt, pack_bias, sample_params
 from strata.ops.step import PAGE_CELLS, StepBuffers
 
 __all__ = [
@@ -23,19 +25,25 @@ __all__ = [
     "ResultsRing",
     "RopeScaling",
     "RopeStyle",
+    "SampleBuffers",
     "StepBuffers",
     "Weight",
     "add",
     "add_bias",
     "attention",
+    "count_output",
+    "count_prompt",
     "embed",
     "gather_logit_rows",
     "kv_store",
     "linear",
+    "pack_bias",
     "publish",
     "rms_norm",
     "rope",
     "rope_frequencies",
     "rope_table",
+    "sample",
+    "sample_params",
     "silu_mul",
 ]

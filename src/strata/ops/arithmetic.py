@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 Float32 = NDArray[np.float32]
 
 BLOCK = 32  # activation block: one scale per 32 values
-MAX_SEGMENTS, SEGMENT_BLOCKS = 16, 4  # of a quantised product: at most so many parts of K, of at least so many blocks
+MAX_SEGMENTS, SEGMENT_BLOCKS = (
+    16,
+    4,
+)  # of a quantised product: at most so many parts of K, of at least so many blocks
 LANES = 32  # lanes of every float sum
 ATTENTION_SPLIT = 256  # cells per attention split
 

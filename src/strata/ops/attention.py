@@ -50,7 +50,9 @@ class Attention(Op):
             splits = [_split(q, k[:, c], v[:, c], visible[:, c], np.float32(self.scale)) for c in cells]
             at.live(self.out)[rows] = _combine(splits).reshape(len(rows), -1)
 
-    def _groups(self, at: Arrays) -> Iterator[tuple[NDArray[np.intp], Array, Array, Array, NDArray[np.bool_]]]:
+    def _groups(
+        self, at: Arrays
+    ) -> Iterator[tuple[NDArray[np.intp], Array, Array, Array, NDArray[np.bool_]]]:
         """(rows, q [rows, kv_heads, group, dim], k and v [kv_heads, cells, dim], visible [rows, cells])."""
         n = at.count(self.q)
         positions, sequences = at[self.positions][:n], at[self.sequences][:n]
@@ -102,7 +104,7 @@ def _combine(splits: Sequence[_Split]) -> Array:
         factor = exp32(np.where(present, s.m - largest, np.float32(0)))
         total = np.where(present, fma(s.total, factor, total), total)
         out = np.where(present[..., None], fma(s.out, factor[..., None], out), out)
-    return out / total[..., None]
+    return np.asarray(out / total[..., None])
 
 
 def attention(b: Builder, q: Buffer, kv: LayerKV, heads: int, scale: float, window: int = 0) -> Buffer:

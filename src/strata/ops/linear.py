@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -36,7 +37,9 @@ class LinearQ(Op):
         raw = self.weight.data.reshape(n, -1)
         for i in range(0, n, _COLUMNS):
             part = np.ascontiguousarray(raw[i : i + _COLUMNS])
-            out[:, i : i + _COLUMNS] = contract_product(x, self.weight.format.integer_form(part, len(part), k))
+            out[:, i : i + _COLUMNS] = contract_product(
+                x, self.weight.format.integer_form(part, len(part), k)
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +80,7 @@ def contract_product(x: Q8, w: IntegerBlocks) -> NDArray[np.float32]:
     step = _block_step(x, w, blocks)
     bounds = segment_bounds(blocks)
     total = np.zeros((rows, len(w.codes) // blocks), np.float32)
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in pairwise(bounds):
         y = np.zeros_like(total)
         for i in range(begin, end):
             y = step(i, y)

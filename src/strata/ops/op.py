@@ -34,7 +34,7 @@ class Arrays:
     def live(self, buffer: Buffer) -> Any:
         """The live rows of `buffer` (each plane's, for `q8` planes)."""
         n, array = self.count(buffer), self._arrays[buffer]
-        return Q8(*(plane[:n] for plane in array)) if isinstance(array, Q8) else array[:n]
+        return Q8(array.codes[:n], array.scales[:n], array.sums[:n]) if isinstance(array, Q8) else array[:n]
 
 
 @dataclass(frozen=True, eq=False)

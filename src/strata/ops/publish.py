@@ -24,7 +24,8 @@ class ResultsRing:
     def create(cls, rows: int) -> Self:
         """A ring for steps that sample up to `rows` rows."""
         return cls(
-            Buffer("step", (1,), "i32", "input"), Buffer("results", (DEPTH, _HEADER + 2 * rows), "i32", "output")
+            Buffer("step", (1,), "i32", "input"),
+            Buffer("results", (DEPTH, _HEADER + 2 * rows), "i32", "output"),
         )
 
     @staticmethod

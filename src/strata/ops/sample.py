@@ -9,8 +9,8 @@ In this order, all in float32 (docs/sampling.md says the same for users):
 3. temperature 0: the lowest id with z = best. Otherwise d = (best - z) / temperature, p = exp(-d): measured
    from the best, so that no temperature overflows;
 4. top_k, top_p, min_p, each on what the one before left, in the order (d ascending, id ascending). top_p
-   keeps the shortest prefix whose running float32 sum reaches top_p * total; total is where the running sum ends
-   after a top_k, and the lanes' sum over the vocabulary without one. min_p keeps p >= min_p (the best has 1);
+   keeps the shortest prefix whose running float32 sum reaches top_p * total; total is where the running sum
+   ends after a top_k, and the lanes' sum over the vocabulary without one. min_p keeps p >= min_p (best: 1);
 5. the largest gumbel - d wins, the lower id on ties (Gumbel-max: Maddison, Tarlow and Minka, "A* sampling",
    2014), with gumbel = -log(-log(u)), u from Philox with key seed at counter (position, id).
 
@@ -104,11 +104,12 @@ class Sample(Op):
             )
 
 
-def sample(b: Builder, logits: Buffer, buffers: SampleBuffers) -> None:
-    """Emits the sampling of logits [rows, vocab] into `buffers.out_ids` and `out_logprob`."""
+def sample(b: Builder, logits: Buffer, buffers: SampleBuffers) -> tuple[Buffer, Buffer]:
+    """Sampled ids i32 [rows] and their log-probabilities f32 [rows] from logits [rows, vocab]."""
     expect_width(buffers.counts, logits.shape[-1])
     fields = ("positions", "params", "counts", "masks", "bias_ids", "bias_values", "out_ids", "out_logprob")
     b.emit(Sample(logits, *(getattr(buffers, name) for name in fields)))
+    return buffers.out_ids, buffers.out_logprob
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def sample_row(logits: Float32, row: SampleRow, position: int) -> tuple[int, np.
         else:
             d = distance / row.p["temperature"]
             token_id = _race(d, _keep(d, row.p), int(row.p["seed"]), position)
-        return token_id, -distance[token_id] - log_total, 0
+        return token_id, (z[token_id] - best) - log_total, 0
 
 
 def _penalised(logits: Float32, row: SampleRow) -> Float32:

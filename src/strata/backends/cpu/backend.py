@@ -29,7 +29,9 @@ class CpuBackend:
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """The array behind an input, state, constant or output buffer."""
         if buffer not in self._arrays:
-            self._arrays[buffer] = _aligned(buffer) if buffer.data is None else np.ascontiguousarray(buffer.data)
+            self._arrays[buffer] = (
+                _aligned(buffer) if buffer.data is None else np.ascontiguousarray(buffer.data)
+            )
         return self._arrays[buffer]
 
     def reserve(self, arena_bytes: int) -> None:
@@ -43,7 +45,9 @@ class CpuBackend:
         base = -(-self._arena.ctypes.data // 64) * 64
 
         def buffer_address(buffer: Buffer) -> int:
-            return base + program.offsets[buffer] if buffer.role == "scratch" else self.array(buffer).ctypes.data
+            return (
+                base + program.offsets[buffer] if buffer.role == "scratch" else self.array(buffer).ctypes.data
+            )
 
         def planes(buffer: Buffer) -> tuple[int, int, int]:
             codes, scales, _ = plane_bytes(buffer.shape)

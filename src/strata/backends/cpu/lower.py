@@ -16,6 +16,7 @@ from strata.ops.publish import Publish
 from strata.ops.quantize import Quantize
 from strata.ops.rms_norm import RmsNorm
 from strata.ops.rope import Rope
+from strata.ops.sample import Sample
 
 KV_TYPES = {"f32": 0, "f16": 1}
 
@@ -132,3 +133,10 @@ def _(op: Attention, at: Addresses) -> Record:
 def _(op: Publish, at: Addresses) -> Record:
     ptrs = [at.live(op.ids), *map(at.buffer, (op.step, op.ids, op.logprobs, op.ring))]
     return Record("publish", ptrs, [*op.ring.shape], [])
+
+
+@lower.register
+def _(op: Sample, at: Addresses) -> Record:
+    buffers = (op.logits, op.positions, op.params, op.counts, op.masks, op.bias_ids, op.bias_values)
+    ptrs = [at.live(op.out_ids), *map(at.buffer, (*buffers, op.out_ids, op.out_logprob))]
+    return Record("sample", ptrs, [op.logits.shape[-1]], [])
