@@ -1,0 +1,199 @@
+// Decoders of formats with blocks of 256 values in bit fields: Q2_K to Q6_K, IQ4_XS, TQ1_0, TQ2_0.
+#pragma once
+#include "cpu/kernels/decode.h"
+
+#if STRATA_SIMD
+namespace strata::STRATA_LEVEL {
+
+// Calls code(block, group, at) for every vector of the chunk and stores what it returns.
+template <class F>
+STRATA_HD void each_code(PackedTile& tile, F&& code) {
+#pragma GCC unroll 8
+  for (int b = 0; b < kChunkBlocks; ++b)
+#pragma GCC unroll 4
+    for (int q = 0; q < kGroups; ++q)
+      each_vector([&](int at) { store_bytes(bytes_of(tile.codes[4 * b + q]) + at, code(b, q, at)); });
+}
+
+STRATA_HD Bytes raw_bytes(Group* raw, int q, int at) { return load_bytes(bytes_of(raw[q]) + at); }
+
+template <> struct Decode<QuantType::Q2_K> : Plain {
+  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
+    alignas(64) Group raw[8];
+    copy_qwords<8>(rows, 16, raw);
+    each_code(tile, [&](int b, int q, int at) { return field8(raw_bytes(raw, b / 4 * 4 + q, at), b % 4 * 2, 3); });
+  }
+  STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
+    ScaleBytes s;
+    for (int f = 0; f < kFeatures; ++f) memcpy(s.row[f], rows.at[f], 16);
+    s.turn();
+    for (int i = 0; i < 16; ++i) {
+      alignas(16) uint8_t low[16], high[16];
+      const uint8_t* column = s.column(i);
+      STRATA_LOOP_16
+      for (int f = 0; f < 16; ++f) low[f] = column[f] & 15, high[f] = column[f] >> 4;
+      store_ints(tile.half_scale[i % 2][i / 2], ints_u8(low));
+      store_ints(tile.half_min[i % 2][i / 2], ints_u8(high));
+    }
+    store_floats(tile.d, row_halves(rows, 80));
+    store_floats(tile.dmin, mul(row_halves(rows, 82), splat(-1.0f)));
+  }
+};
+
+template <> struct Decode<QuantType::Q3_K> : Plain {
+  static constexpr int bias = 4;
+  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
+    alignas(64) Group raw[12];
+    copy_qwords<12>(rows, 0, raw);
+    each_code(tile, [&](int b, int q, int at) {
+      const Bytes high = left16(field8(raw_bytes(raw, q, at), b, 1), 2);
+      return or8(field8(raw_bytes(raw, 4 + b / 4 * 4 + q, at), b % 4 * 2, 3), high);
+    });
+  }
+  STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
+    ScaleBytes s;
+    for (int f = 0; f < kFeatures; ++f) six_bits(rows.at[f] + 96, s.row[f]);
+    s.turn();
+    half_scales(s, true, tile);
+    store_floats(tile.d, row_halves(rows, 108));
+  }
+  // Twelve bytes: low four bits of sixteen scales (8 bytes), high two (4 bytes, scale i at bits 2 (i / 4)); less 32.
+  STRATA_HD static void six_bits(const uint8_t* p, uint8_t* to) {
+    const uint64_t low = load64(p), four = 0x0f0f0f0f0f0f0f0full, two = 0x0303030303030303ull;
+    const uint64_t high = load32(p + 8) * 0x100000001ull;
+    const uint64_t first = (high & 0xffffffffu) | (high >> 34 << 32), second = first >> 4;
+    const uint64_t a = ((low & four) | (first & two) << 4) ^ 0x2020202020202020ull;  // 6 bits less 32: flip the top,
+    const uint64_t b = ((low >> 4 & four) | (second & two) << 4) ^ 0x2020202020202020ull;
+    const uint64_t sign = 0x2020202020202020ull;  // and extend it
+    const uint64_t x = a | (a & sign) << 1 | (a & sign) << 2, y = b | (b & sign) << 1 | (b & sign) << 2;
+    memcpy(to, &x, 8), memcpy(to + 8, &y, 8);
+  }
+};
+
+// Scales and minimums of Q4_K and Q5_K: pairs of 6-bit numbers in twelve bytes at offset 4.
+STRATA_HD void scales_and_mins(const WeightRows& rows, PackedTile& tile) {
+  ScaleBytes s;
+  for (int f = 0; f < kFeatures; ++f) {
+    const uint8_t* p = rows.at[f] + 4;
+    uint32_t w[3];
+    memcpy(w, p, 12);
+    const uint32_t four = 0x0f0f0f0fu, six = 0x3f3f3f3fu, top = 0x30303030u;
+    const uint32_t out[4] = {w[0] & six, (w[2] & four) | (w[0] >> 2 & top), w[1] & six,
+                             (w[2] >> 4 & four) | (w[1] >> 2 & top)};
+    memcpy(s.row[f], out, 16);
+  }
+  s.turn();
+  const Floats d = row_halves(rows, 0), dmin = mul(row_halves(rows, 2), splat(-1.0f));
+  block_scales(s, d, false, tile);
+#pragma GCC unroll 8
+  for (int b = 0; b < kChunkBlocks; ++b) store_floats(tile.min[b], mul(dmin, to_floats(s.ints(8 + b))));
+}
+
+template <> struct Decode<QuantType::Q4_K> : Plain {
+  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
+    alignas(64) Group raw[16];
+    copy_qwords<16>(rows, 16, raw);
+    each_code(tile, [&](int b, int q, int at) { return field8(raw_bytes(raw, b / 2 * 4 + q, at), b % 2 * 4, 15); });
+  }
+  STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) { scales_and_mins(rows, tile); }
+};
+
+template <> struct Decode<QuantType::Q5_K> : Plain {
+  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
+    alignas(64) Group raw[20];
+    copy_qwords<20>(rows, 16, raw);
+    each_code(tile, [&](int b, int q, int at) {
+      const Bytes high = left16(field8(raw_bytes(raw, q, at), b, 1), 4);
+      return or8(field8(raw_bytes(raw, 4 + b / 2 * 4 + q, at), b % 2 * 4, 15), high);
+    });
+  }
+  STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) { scales_and_mins(rows, tile); }
+};
+
+template <> struct Decode<QuantType::Q6_K> : Plain {
+  static constexpr int bias = 32;
+  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
+    alignas(64) Group raw[24];
+    copy_qwords<24>(rows, 0, raw);
+    each_code(tile, [&](int b, int q, int at) {
+      const int part = b / 4, r = b % 4;
+      const Bytes high = field8(raw_bytes(raw, 16 + 4 * part + q, at), 2 * r, 3);
+      return or8(field8(raw_bytes(raw, 8 * part + 4 * (r % 2) + q, at), 4 * (r / 2), 15), left16(high, 4));
+    });
+  }
+  STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
+    ScaleBytes s;
+    for (int f = 0; f < kFeatures; ++f) memcpy(s.row[f], rows.at[f] + 192, 16);
+    s.turn();
+    half_scales(s, true, tile);
+    store_floats(tile.d, row_halves(rows, 208));
+  }
+};
+
+template <> struct Decode<QuantType::IQ4_XS> : Plain {
+  static constexpr bool is_signed = STRATA_SIMD == 256;
+  static constexpr int bias = is_signed ? 0 : 127;
+  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
+    alignas(64) Group raw[16];
+    copy_qwords<16>(rows, 8, raw);
+    const Bytes values = add8(splat128(kIq4Values), splat8(bias));
+    each_code(tile, [&](int b, int q, int at) {
+      return shuffle16(values, field8(raw_bytes(raw, 2 * b + q % 2, at), q / 2 * 4, 15));
+    });
+  }
+  STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
+    ScaleBytes s;
+    for (int f = 0; f < kFeatures; ++f) {
+      const uint32_t high = load16(rows.at[f] + 2), low = load32(rows.at[f] + 4);
+      for (int b = 0; b < 8; ++b)
+        s.row[f][b] = static_cast<uint8_t>(static_cast<int>((low >> 4 * b & 15) | (high >> 2 * b & 3) << 4) - 32);
+    }
+    s.turn();
+    block_scales(s, row_halves(rows, 0), true, tile);
+  }
+};
+
+template <> struct Decode<QuantType::TQ2_0> : Plain {
+  static constexpr int bias = 1;
+  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
+    alignas(64) Group raw[8];
+    copy_qwords<8>(rows, 0, raw);
+    each_code(tile, [&](int b, int q, int at) { return field8(raw_bytes(raw, b / 4 * 4 + q, at), b % 4 * 2, 3); });
+  }
+  STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) { same_scale(row_halves(rows, 64), tile); }
+};
+
+template <> struct Decode<QuantType::TQ1_0> : Plain {
+  static constexpr int bias = 1;
+  // The leading base-3 digit of x / 256: 3 x / 256 rounded down.
+  STRATA_HD static Bytes digit(Bytes x) {
+    return add8(min8(less8(x, splat8(85)), splat8(1)), min8(less8(x, splat8(170)), splat8(1)));
+  }
+  STRATA_HD static Bytes times3(Bytes x) { return add8(add8(x, x), x); }
+
+  // Digits 0 .. count - 1 of raw[q] go to groups first + step * digit.
+  STRATA_HD static void digits(Group& raw, int first, int step, int count, PackedTile& tile) {
+    each_vector([&](int at) {
+      Bytes x = load_bytes(bytes_of(raw) + at);
+      for (int i = 0; i < count; ++i, x = times3(x))
+        store_bytes(bytes_of(tile.codes[first + step * i]) + at, digit(x));
+    });
+  }
+  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
+    alignas(64) Group raw[7];
+    copy_qwords<6>(rows, 0, raw);
+    for (int f = 0; f < kFeatures; ++f) raw[6][place(f)] = load32(rows.at[f] + 48) * 0x100000001ull;
+    for (int q = 0; q < 4; ++q) digits(raw[q], q, 4, 5, tile);          // 32 bytes of five digits
+    for (int q = 0; q < 2; ++q) digits(raw[4 + q], 20 + q, 2, 5, tile);  // 16 bytes of five
+    each_vector([&](int at) {  // four bytes of four: digits 0 and 1, then 2 and 3, side by side
+      const Bytes x = load_bytes(bytes_of(raw[6]) + at), upper = splat64(0xffffffff00000000ull);
+      const Bytes two = xor8(x, and8(xor8(x, times3(x)), upper));
+      store_bytes(bytes_of(tile.codes[30]) + at, digit(two));
+      store_bytes(bytes_of(tile.codes[31]) + at, digit(times3(times3(two))));
+    });
+  }
+  STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) { same_scale(row_halves(rows, 52), tile); }
+};
+
+}  // namespace strata::STRATA_LEVEL
+#endif
