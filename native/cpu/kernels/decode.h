@@ -1,5 +1,7 @@
 // What decoders of block formats share: moving bytes of sixteen rows side by side, and scales by feature.
 #pragma once
+#include <array>
+
 #include "cpu/kernels/packed_tile.h"
 #include "strata/quants.h"
 
@@ -27,15 +29,14 @@ template <class F> STRATA_HD void each_vector(F&& f) {
 
 #if STRATA_SIMD == 512
 
-// to[q] = eight bytes q of each row; up to eight of them.
-template <int count, class RowAt>
-STRATA_HD void transpose_qwords(RowAt&& row_at, Group* to) {
+// to[q] = eight bytes q of each row, q < count <= 8; row(f) is a vector of them.
+template <int count, class Row>
+STRATA_HD void transpose_qwords(Row&& row, Group* to) {
 #pragma GCC unroll 2
   for (int h = 0; h < 2; ++h) {  // place(): vector h holds features 4 l + 2 h + s at 2 l + s
     __m512i r[8], t[8];
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i)
-      r[i] = _mm512_maskz_loadu_epi64(static_cast<__mmask8>((1 << count) - 1), row_at(4 * (i >> 1) + 2 * h + (i & 1)));
+    for (int i = 0; i < 8; ++i) r[i] = row(4 * (i >> 1) + 2 * h + (i & 1));
 #pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) {
       t[i] = _mm512_unpacklo_epi64(r[i], r[i + 1]);
@@ -54,6 +55,27 @@ STRATA_HD void transpose_qwords(RowAt&& row_at, Group* to) {
   }
 }
 
+// `size` bytes at `offset` of each of `n` blocks `stride` bytes apart, side by side, from two loads: whole lines crossed
+// are what such blocks cost. Only the first `blocks` are read.
+template <int stride, int offset, int size, int n>
+STRATA_HD __m512i pick(const uint8_t* p, int blocks) {
+  constexpr int second = n * stride >= 128 ? n / 2 * stride : n * stride - 64;
+  alignas(64) static constexpr auto index = [] {
+    std::array<uint8_t, 64> x{};
+    for (int i = 0; i < n * size; ++i) {
+      const int at = i / size * stride + offset + i % size;
+      x[static_cast<size_t>(i)] = static_cast<uint8_t>(at < 64 ? at : 64 + at - second);
+    }
+    return x;
+  }();
+  static_assert(n * size <= 64 && (n - 1) * stride + offset + size - second <= 64);
+  const __m512i order = _mm512_load_si512(index.data());
+  if (blocks >= n) return _mm512_permutex2var_epi8(load_bytes(p), order, load_bytes(p + second));
+  const auto first = [](int bytes) { return bytes >= 64 ? ~0ull : bytes <= 0 ? 0 : (1ull << bytes) - 1; };
+  return _mm512_permutex2var_epi8(_mm512_maskz_loadu_epi8(first(blocks * stride), p), order,
+                                  _mm512_maskz_loadu_epi8(first(blocks * stride - second), p + second));
+}
+
 #endif
 
 // to[q] = eight bytes at offset + 8 q of each row, q < count.
@@ -62,10 +84,12 @@ STRATA_HD void copy_qwords(const WeightRows& rows, int offset, Group* to) {
 #if STRATA_SIMD == 512
 #pragma GCC unroll 4
   for (int q = 0; q + 8 <= count; q += 8)
-    transpose_qwords<8>([&](int f) { return rows.at[f] + offset + 8 * q; }, to + q);
+    transpose_qwords<8>([&](int f) { return load_bytes(rows.at[f] + offset + 8 * q); }, to + q);
   constexpr int left = count % 8, done = count - left;
+  constexpr auto lanes = static_cast<__mmask8>((1 << left) - 1);
   if constexpr (left > 0)
-    transpose_qwords<left>([&](int f) { return rows.at[f] + offset + 8 * done; }, to + done);
+    transpose_qwords<left>([&](int f) { return _mm512_maskz_loadu_epi64(lanes, rows.at[f] + offset + 8 * done); },
+                           to + done);
 #else
   for (int f = 0; f < kFeatures; ++f)
     for (int q = 0; q < count; ++q) to[q][place(f)] = load64(rows.at[f] + offset + 8 * q);
@@ -75,69 +99,103 @@ STRATA_HD void copy_qwords(const WeightRows& rows, int offset, Group* to) {
 // to[width b + q] = eight bytes q of block b's part at `offset`, blocks `stride` bytes apart.
 template <int stride, int offset, int width>
 STRATA_HD void copy_blocks(const WeightRows& rows, int blocks, Group* to) {
+#if STRATA_SIMD == 512
+  constexpr int step = 8 / width;
+  for (int b = 0; b < blocks; b += step)
+    if (blocks - b >= step)
+      transpose_qwords<8>([&](int f) { return pick<stride, offset, 8 * width, step>(rows.at[f] + b * stride, step); },
+                          to + b * width);
+    else
+      transpose_qwords<8>(
+          [&](int f) { return pick<stride, offset, 8 * width, step>(rows.at[f] + b * stride, blocks - b); },
+          to + b * width);
+#else
   for (int f = 0; f < kFeatures; ++f) {
     const uint8_t* p = rows.at[f] + offset;
     uint64_t* at = to[0] + place(f);
     for (int b = 0; b < blocks; ++b, p += stride)
-#pragma GCC unroll 4
       for (int q = 0; q < width; ++q, at += kFeatures) *at = load64(p + 8 * q);
   }
+#endif
 }
 
 // ---- scales ----------------------------------------------------------------------------------------------------
 
 // Half numbers at `offset` of each row as floats, feature by feature.
 STRATA_HD Floats row_halves(const WeightRows& rows, int offset) {
-  alignas(64) uint16_t half[kFeatures];
-  for (int f = 0; f < kFeatures; ++f) memcpy(&half[f], rows.at[f] + offset, 2);
-  return floats_half(half);
+  alignas(32) __m128i half[2];
+#pragma GCC unroll 2
+  for (int h = 0; h < 2; ++h) {
+    __m128i x = _mm_setzero_si128();
+#define STRATA_INSERT(i) x = _mm_insert_epi16(x, static_cast<int>(load16(rows.at[8 * h + i] + offset)), i);
+    STRATA_INSERT(0) STRATA_INSERT(1) STRATA_INSERT(2) STRATA_INSERT(3)
+    STRATA_INSERT(4) STRATA_INSERT(5) STRATA_INSERT(6) STRATA_INSERT(7)
+#undef STRATA_INSERT
+    half[h] = x;
+  }
+  return floats_half(half[0], half[1]);
 }
 
-// scale[0][b] = the half number at `offset` of block b, times factor; each serves `repeat` 32-blocks.
-template <int stride, int offset, int repeat = 1>
-STRATA_HD void block_halves(const WeightRows& rows, int blocks, float (&to)[kChunkBlocks][kFeatures]) {
-  alignas(64) uint16_t half[kChunkBlocks][kFeatures];
-  for (int f = 0; f < kFeatures; ++f)
-    for (int b = 0; b < blocks / repeat; ++b) memcpy(&half[b][f], rows.at[f] + b * stride + offset, 2);
-  for (int b = 0; b < blocks; ++b) store_floats(to[b], floats_half(half[b / repeat]));
-}
-
-// One scale for all blocks of the chunk.
-STRATA_HD void same_scale(Floats d, PackedTile& tile) {
-  for (int b = 0; b < kChunkBlocks; ++b) store_floats(tile.scale[0][b], d);
-}
-
-// Small numbers of sixteen rows, sixteen a row, turned: column(c) has one byte a feature.
-struct ScaleBytes {
-  alignas(64) uint8_t row[kFeatures][16];
+// Small numbers of sixteen rows, sixteen bytes or eight words a row, turned: a column has one number a feature.
+struct Columns {
   alignas(64) uint8_t turned[16][16];
 
 #if STRATA_SIMD == 512
-  STRATA_HD void turn() {
-    // Within four rows: byte c of each, side by side; then words of four across the four vectors.
+  // Rows 4 i .. 4 i + 3 side by side.
+  template <class Row> STRATA_HD static __m512i four(int i, Row&& row) {
+    const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(row(4 * i)), row(4 * i + 1), 1);
+    const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(row(4 * i + 2)), row(4 * i + 3), 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+  }
+  // Within four rows: number c of each, side by side; then in pieces of four across the four vectors.
+  STRATA_HD void turn_fours(const __m512i (&rows)[4]) {
     alignas(64) static constexpr uint8_t order[64] = {0,  16, 32, 48, 1,  17, 33, 49, 2,  18, 34, 50, 3,  19, 35, 51,
                                                       4,  20, 36, 52, 5,  21, 37, 53, 6,  22, 38, 54, 7,  23, 39, 55,
                                                       8,  24, 40, 56, 9,  25, 41, 57, 10, 26, 42, 58, 11, 27, 43, 59,
                                                       12, 28, 44, 60, 13, 29, 45, 61, 14, 30, 46, 62, 15, 31, 47, 63};
-    const __m512i index = _mm512_load_si512(order);
     __m512i x[4];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) x[i] = _mm512_permutexvar_epi8(index, _mm512_load_si512(row[4 * i]));
+    for (int i = 0; i < 4; ++i) x[i] = _mm512_permutexvar_epi8(_mm512_load_si512(order), rows[i]);
     const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
     const __m512i c = _mm512_unpacklo_epi32(x[2], x[3]), d = _mm512_unpackhi_epi32(x[2], x[3]);
-    _mm512_store_si512(turned[0], _mm512_unpacklo_epi64(a, c)), _mm512_store_si512(turned[4], _mm512_unpackhi_epi64(a, c));
-    _mm512_store_si512(turned[8], _mm512_unpacklo_epi64(b, d)), _mm512_store_si512(turned[12], _mm512_unpackhi_epi64(b, d));
-  }
-  // Vector e has columns 4 l + e.
-  STRATA_HD const uint8_t* column(int c) const { return turned[c % 4 * 4 + c / 4]; }
-#else
-  STRATA_HD void turn() {
-    __m128i x[16], t[16];
-    for (int i = 0; i < 16; ++i) x[i] = _mm_load_si128(reinterpret_cast<const __m128i*>(row[i]));
+    const __m512i out[4] = {_mm512_unpacklo_epi64(a, c), _mm512_unpackhi_epi64(a, c), _mm512_unpacklo_epi64(b, d),
+                            _mm512_unpackhi_epi64(b, d)};
 #pragma GCC unroll 4
-    for (int stage = 0; stage < 4; ++stage) {  // a perfect shuffle of rows and bytes, four times
+    for (int e = 0; e < 4; ++e) _mm512_store_si512(turned[4 * e], out[e]);
+  }
+  template <class Row> STRATA_HD void turn_bytes(Row&& row) {
+    const __m512i rows[4] = {four(0, row), four(1, row), four(2, row), four(3, row)};
+    turn_fours(rows);
+  }
+  template <class Row> STRATA_HD void turn_words(Row&& row) {
+    alignas(64) static constexpr uint16_t order[32] = {0, 8,  16, 24, 1, 9,  17, 25, 2, 10, 18, 26, 3, 11, 19, 27,
+                                                       4, 12, 20, 28, 5, 13, 21, 29, 6, 14, 22, 30, 7, 15, 23, 31};
+    __m512i x[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) x[i] = _mm512_permutexvar_epi16(_mm512_load_si512(order), four(i, row));
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {  // features 8 h .. 8 h + 7: words 2 l in lane l, then words 2 l + 1
+      _mm512_store_si512(turned[8 * h], _mm512_unpacklo_epi64(x[2 * h], x[2 * h + 1]));
+      _mm512_store_si512(turned[8 * h + 4], _mm512_unpackhi_epi64(x[2 * h], x[2 * h + 1]));
+    }
+  }
+  STRATA_HD const uint8_t* column(int c) const { return turned[c % 4 * 4 + c / 4]; }
+  STRATA_HD Floats halves(int c) const {
+    const auto* x = reinterpret_cast<const __m128i*>(turned[c % 2 * 4 + c / 2]);
+    return floats_half(_mm_load_si128(x), _mm_load_si128(x + 8));
+  }
+#else
+  // A perfect shuffle of rows and numbers, four times.
+  template <class Row> STRATA_HD void turn_bytes(Row&& row) {
+    __m128i x[16], t[16];
+    for (int i = 0; i < 16; ++i) x[i] = row(i);
+#pragma GCC unroll 4
+    for (int stage = 0; stage < 4; ++stage) {
 #pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) t[2 * i] = _mm_unpacklo_epi8(x[i], x[i + 8]), t[2 * i + 1] = _mm_unpackhi_epi8(x[i], x[i + 8]);
+      for (int i = 0; i < 8; ++i) {
+        t[2 * i] = _mm_unpacklo_epi8(x[i], x[i + 8]);
+        t[2 * i + 1] = _mm_unpackhi_epi8(x[i], x[i + 8]);
+      }
 #pragma GCC unroll 16
       for (int i = 0; i < 16; ++i) x[i] = t[i];
     }
@@ -150,15 +208,58 @@ struct ScaleBytes {
   STRATA_HD Ints signed_ints(int c) const { return ints_s8(column(c)); }
 };
 
-// scale[0][b] = d * number b.
-STRATA_HD void block_scales(const ScaleBytes& s, Floats d, bool is_signed, PackedTile& tile) {
+STRATA_HD __m128i load128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+STRATA_HD __m128i two64(uint64_t low, uint64_t high) {
+  return _mm_set_epi64x(static_cast<int64_t>(high), static_cast<int64_t>(low));
+}
+
+#if STRATA_SIMD == 512
+
+// Half numbers at `offset` of up to eight blocks.
+template <int stride, int offset>
+STRATA_HD __m128i pick_halves(const uint8_t* p, int blocks) {
+  if constexpr (3 * stride + offset + 2 <= 64) {
+    return _mm512_castsi512_si128(pick<stride, offset, 2, 8>(p, blocks));
+  } else {
+    return _mm_unpacklo_epi64(_mm512_castsi512_si128(pick<stride, offset, 2, 4>(p, blocks)),
+                              _mm512_castsi512_si128(pick<stride, offset, 2, 4>(p + 4 * stride, blocks - 4)));
+  }
+}
+
+#endif
+
+// to[b] = the half number at `offset` of block b.
+template <int stride, int offset>
+STRATA_HD void block_halves(const WeightRows& rows, int blocks, float (&to)[kChunkBlocks][kFeatures]) {
+#if STRATA_SIMD == 512
+  Columns columns;
+  if (blocks == kChunkBlocks)
+    columns.turn_words([&](int f) { return pick_halves<stride, offset>(rows.at[f], kChunkBlocks); });
+  else
+    columns.turn_words([&](int f) { return pick_halves<stride, offset>(rows.at[f], blocks); });
 #pragma GCC unroll 8
-  for (int b = 0; b < kChunkBlocks; ++b)
-    store_floats(tile.scale[0][b], mul(d, to_floats(is_signed ? s.signed_ints(b) : s.ints(b))));
+  for (int b = 0; b < kChunkBlocks; ++b) store_floats(to[b], columns.halves(b));
+#else
+  alignas(64) uint16_t half[kChunkBlocks][kFeatures];
+  for (int f = 0; f < kFeatures; ++f)
+    for (int b = 0; b < blocks; ++b) memcpy(&half[b][f], rows.at[f] + b * stride + offset, 2);
+  for (int b = 0; b < blocks; ++b) store_floats(to[b], floats_half(load128(half[b]), load128(half[b] + 8)));
+#endif
+}
+
+// One scale for all blocks of the chunk.
+STRATA_HD void same_scale(Floats d, PackedTile& tile) {
+  for (int b = 0; b < kChunkBlocks; ++b) store_floats(tile.scale[0][b], d);
+}
+
+// scale[0][b] = d * (number b - less).
+STRATA_HD void block_scales(const Columns& s, Floats d, int less, PackedTile& tile) {
+#pragma GCC unroll 8
+  for (int b = 0; b < kChunkBlocks; ++b) store_floats(tile.scale[0][b], mul(d, to_floats(sub(s.ints(b), splat_int(less)))));
 }
 
 // half_scale[h][b] = number 2 b + h.
-STRATA_HD void half_scales(const ScaleBytes& s, bool is_signed, PackedTile& tile) {
+STRATA_HD void half_scales(const Columns& s, bool is_signed, PackedTile& tile) {
 #pragma GCC unroll 8
   for (int b = 0; b < kChunkBlocks; ++b)
 #pragma GCC unroll 2

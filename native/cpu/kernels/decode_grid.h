@@ -22,20 +22,6 @@ STRATA_HD void complete_signs(Group* signs, int count) {
     });
 }
 
-// codes = bias + or - codes; byte j of signs[q] belongs to group 8 q + j.
-STRATA_HD void apply_signs(Group* signs, int bias, PackedTile& tile) {
-  const Bytes base = splat8(bias);
-  for (int q = 0; q < 4; ++q)
-    each_vector([&](int at) {
-      const Bytes s = load_bytes(bytes_of(signs[q]) + at);
-#pragma GCC unroll 8
-      for (int j = 0; j < 8; ++j) {
-        uint8_t* p = bytes_of(tile.codes[8 * q + j]) + at;
-        store_bytes(p, signed_add(base, bits_of(s, j), load_bytes(p)));
-      }
-    });
-}
-
 // Signs that a format keeps in the upper bits of its words, as bytes of the rows, 32 a row.
 struct SignRows {
   alignas(64) uint8_t row[kFeatures][32];
@@ -47,13 +33,55 @@ struct SignRows {
   }
 };
 
+#if STRATA_SIMD == 512
+// The four 7-bit fields of each of eight words (the low halves of x), as bytes.
+STRATA_HD void store_seven_bits(__m512i x, uint8_t* to) {
+  const __m512i fields = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x150e0700), x);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi64_epi32(fields));
+}
+#endif
+
 // ---- entries of eight values -----------------------------------------------------------------------------------
 
-// Codes of feature f: group i is the grid's entry index[i].
-STRATA_HD void put_entries(const uint64_t* grid, const uint16_t* index, int f, PackedTile& tile) {
-  uint64_t* to = tile.codes[0] + place(f);
+// Indices of sixteen rows' entries, one for each group.
+using EntryIndex = uint16_t[kFeatures][kChunkBlocks * kGroups];
+
+// The feature whose bytes are eight-byte piece i of a group's vector: place() turned round.
+constexpr int feature_at(int vector, int i) {
+  return STRATA_SIMD == 512 ? 4 * (i >> 1) + 2 * vector + (i & 1)
+                            : 8 * (vector >> 1) + 4 * (i >> 1) + 2 * (vector & 1) + (i & 1);
+}
+
+STRATA_HD __m128i two_entries(const uint64_t* grid, const EntryIndex& index, int group, int vector, int i) {
+  const __m128d low = _mm_load_sd(reinterpret_cast<const double*>(grid + index[feature_at(vector, i)][group]));
+  const auto* high = reinterpret_cast<const double*>(grid + index[feature_at(vector, i + 1)][group]);
+  return _mm_castpd_si128(_mm_loadh_pd(low, high));
+}
+
+// A vector of a group, put together in registers: stores to sixteen scattered lines would take a cycle each.
+STRATA_HD Bytes entries(const uint64_t* grid, const EntryIndex& index, int group, int vector) {
+  const auto two = [&](int i) { return two_entries(grid, index, group, vector, i); };
+  const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(two(0)), two(2), 1);
+#if STRATA_SIMD == 512
+  const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(two(4)), two(6), 1);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+#else
+  return low;
+#endif
+}
+
+// codes = bias + or - the entries; byte j of signs[q] belongs to group 8 q + j.
+STRATA_HD void signed_entries(const uint64_t* grid, const EntryIndex& index, Group* signs, int bias, PackedTile& tile) {
+  const Bytes base = splat8(bias);
+  for (int q = 0; q < 4; ++q)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const Bytes s = load_bytes(bytes_of(signs[q]) + v * kBytes);
 #pragma GCC unroll 8
-  for (int i = 0; i < kChunkBlocks * kGroups; ++i) to[i * kFeatures] = grid[index[i]];
+      for (int j = 0; j < 8; ++j)
+        store_bytes(bytes_of(tile.codes[8 * q + j]) + v * kBytes,
+                    signed_add(base, bits_of(s, j), entries(grid, index, 8 * q + j, v)));
+    }
 }
 
 // index[16 i ..] = low bytes + bits: byte i of `high` shifted to bits 8 .. by `shift` for each of four.
@@ -69,68 +97,95 @@ struct GridSigned : Plain {
   static constexpr int bias = 64;  // codes reach 62: bytes stay below 128
 };
 
+constexpr uint64_t kOnes = 0x0101010101010101ull;  // a byte each
+
 // Four-bit scales s, two a byte in eight bytes at `offset`: 2 s + 1 for each half of a block.
 STRATA_HD void odd_half_scales(const WeightRows& rows, int offset, PackedTile& tile) {
-  ScaleBytes s;
-  for (int f = 0; f < kFeatures; ++f) {
-    const uint64_t x = load64(rows.at[f] + offset), four = 0x0f0f0f0f0f0f0f0full;
-    const uint64_t out[2] = {(x & four) << 1 | 0x0101010101010101ull, (x >> 3 & (four << 1)) | 0x0101010101010101ull};
-    memcpy(s.row[f], out, 16);
-  }
-  s.turn();
+  Columns s;
+  s.turn_bytes([&](int f) {
+    const uint64_t x = load64(rows.at[f] + offset), top = 0x1e1e1e1e1e1e1e1eull;
+    return two64((x << 1 & top) | kOnes, (x >> 3 & top) | kOnes);
+  });
 #pragma GCC unroll 8
   for (int b = 0; b < kChunkBlocks; ++b)
 #pragma GCC unroll 2
     for (int h = 0; h < 2; ++h) store_ints(tile.half_scale[h][b], s.ints(8 * h + b));
 }
 
+// Of eight words `stride` (4 or 8) bytes apart, the top four bits s as 2 s + 1.
+template <int stride>
+STRATA_HD __m128i odd_top_nibbles(const uint8_t* p) {
+#if STRATA_SIMD == 512
+  const __m512i words = stride == 8 ? load_bytes(p - 4)
+                                    : _mm512_slli_epi64(_mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 32);
+  const __m128i odd = _mm512_cvtepi64_epi8(_mm512_srli_epi64(words, 60));
+  return _mm_or_si128(_mm_add_epi8(odd, odd), _mm_set1_epi8(1));
+#else
+  uint64_t x = 0;
+#pragma GCC unroll 8
+  for (int b = 0; b < kChunkBlocks; ++b) x |= static_cast<uint64_t>(p[b * stride + 3]) << 8 * b;
+  return two64((x >> 3 & 0x1e1e1e1e1e1e1e1eull) | kOnes, 0);
+#endif
+}
+
 template <> struct Decode<QuantType::IQ2_XXS> : GridSigned {
   STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
     SignRows signs;
+    alignas(64) EntryIndex index;
+#if STRATA_SIMD == 512
+    alignas(64) static constexpr auto low_dwords = [] {  // byte i of a word of indices, as 16 bits
+      std::array<uint8_t, 64> x{};
+      for (int i = 0; i < 32; ++i) x[static_cast<size_t>(2 * i)] = static_cast<uint8_t>(i / 4 * 8 + i % 4);
+      return x;
+    }();
+    for (int f = 0; f < kFeatures; ++f) {
+      const __m512i x = load_bytes(rows.at[f] + 2);
+      _mm512_store_si512(index[f], _mm512_maskz_permutexvar_epi8(0x5555555555555555ull, load_bytes(low_dwords.data()), x));
+      store_seven_bits(_mm512_srli_epi64(x, 32), signs.row[f]);
+    }
+#else
     for (int f = 0; f < kFeatures; ++f) {
       const uint8_t* p = rows.at[f] + 2;
-      uint64_t* to = tile.codes[0] + place(f);
+#pragma GCC unroll 8
       for (int b = 0; b < kChunkBlocks; ++b, p += 8) {
-#pragma GCC unroll 4
-        for (int l = 0; l < 4; ++l, to += kFeatures) *to = kGridIq2Xxs[p[l]];
-        const uint32_t out = _pdep_u32(load32(p + 4), 0x7f7f7f7fu);
-        memcpy(signs.row[f] + 4 * b, &out, 4);
+        const uint64_t wide = _pdep_u64(load32(p), 0x00ff00ff00ff00ffull);
+        memcpy(index[f] + 4 * b, &wide, 8);
+        const uint32_t seven = _pdep_u32(load32(p + 4), 0x7f7f7f7fu);
+        memcpy(signs.row[f] + 4 * b, &seven, 4);
       }
     }
+#endif
     alignas(64) Group turned[4];
     signs.turn(turned);
     complete_signs(turned, 4);
-    apply_signs(turned, bias, tile);
+    signed_entries(kGridIq2Xxs, index, turned, bias, tile);
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
-    ScaleBytes s;
-    for (int f = 0; f < kFeatures; ++f)
-      for (int b = 0; b < kChunkBlocks; ++b) s.row[f][b] = static_cast<uint8_t>((rows.at[f][9 + 8 * b] >> 4) * 2 + 1);
-    s.turn();
-    block_scales(s, mul(row_halves(rows, 0), splat(0.125f)), false, tile);
+    Columns s;
+    s.turn_bytes([&](int f) { return odd_top_nibbles<8>(rows.at[f] + 6); });
+    block_scales(s, mul(row_halves(rows, 0), splat(0.125f)), 0, tile);
   }
 };
 
 template <> struct Decode<QuantType::IQ2_XS> : GridSigned {
   STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
     SignRows signs;
+    alignas(64) EntryIndex index;
     for (int f = 0; f < kFeatures; ++f) {
-      alignas(64) uint16_t index[32];
       const __m256i nine = _mm256_set1_epi16(511);
       __m256i words[2];
 #pragma GCC unroll 2
       for (int h = 0; h < 2; ++h) {
         words[h] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows.at[f] + 2 + 32 * h));
-        _mm256_store_si256(reinterpret_cast<__m256i*>(index + 16 * h), _mm256_and_si256(words[h], nine));
+        _mm256_store_si256(reinterpret_cast<__m256i*>(index[f] + 16 * h), _mm256_and_si256(words[h], nine));
       }
       const __m256i seven = _mm256_packus_epi16(_mm256_srli_epi16(words[0], 9), _mm256_srli_epi16(words[1], 9));
       _mm256_store_si256(reinterpret_cast<__m256i*>(signs.row[f]), _mm256_permute4x64_epi64(seven, 0xd8));
-      put_entries(kGridIq2Xs, index, f, tile);
     }
     alignas(64) Group turned[4];
     signs.turn(turned);
     complete_signs(turned, 4);
-    apply_signs(turned, bias, tile);
+    signed_entries(kGridIq2Xs, index, turned, bias, tile);
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
     odd_half_scales(rows, 66, tile);
@@ -141,18 +196,15 @@ template <> struct Decode<QuantType::IQ2_XS> : GridSigned {
 template <> struct Decode<QuantType::IQ2_S> : GridSigned {
   STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
     const __m256i factor = _mm256_set1_epi64x(0x0004001000400100ll);
-    for (int f = 0; f < kFeatures; ++f) {
-      const uint8_t* p = rows.at[f];
-      alignas(64) uint16_t index[32];
+    alignas(64) EntryIndex index;
+    for (int f = 0; f < kFeatures; ++f)
 #pragma GCC unroll 2
       for (int h = 0; h < 2; ++h)
-        _mm256_store_si256(reinterpret_cast<__m256i*>(index + 16 * h),
-                           wide_index(p + 2 + 16 * h, load32(p + 66 + 4 * h), factor, 0x300));
-      put_entries(kGridIq2S, index, f, tile);
-    }
+        _mm256_store_si256(reinterpret_cast<__m256i*>(index[f] + 16 * h),
+                           wide_index(rows.at[f] + 2 + 16 * h, load32(rows.at[f] + 66 + 4 * h), factor, 0x300));
     alignas(64) Group signs[4];
     copy_qwords<4>(rows, 34, signs);
-    apply_signs(signs, bias, tile);
+    signed_entries(kGridIq2S, index, signs, bias, tile);
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
     odd_half_scales(rows, 74, tile);
@@ -160,71 +212,110 @@ template <> struct Decode<QuantType::IQ2_S> : GridSigned {
   }
 };
 
-// The grid of IQ1 made unsigned: codes are entry + 8 +- 1.
-inline constexpr std::array<uint64_t, 2048> kGridIq1Unsigned = [] {
-  std::array<uint64_t, 2048> grid{};
-  for (int e = 0; e < 2048; ++e)
-    for (int j = 0; j < 8; ++j)
-      grid[e] |= static_cast<uint64_t>(static_cast<uint8_t>((kGridIq1S[e] >> 8 * j & 255) + 8)) << 8 * j;
+// The grid of IQ1 as codes + 9: of entries with delta -1, then of those with delta +1.
+inline constexpr std::array<uint64_t, 4096> kGridIq1Biased = [] {
+  std::array<uint64_t, 4096> grid{};
+  for (int e = 0; e < 4096; ++e)
+    for (int j = 0; j < 8; ++j) {
+      const auto code = static_cast<uint8_t>((kGridIq1S[e % 2048] >> 8 * j & 255) + 8 + e / 2048 * 2);
+      grid[static_cast<size_t>(e)] |= static_cast<uint64_t>(code) << 8 * j;
+    }
   return grid;
 }();
 
-struct GridOne : Plain {
+#if STRATA_SIMD == 512
+// Bytes as indices.
+STRATA_HD __m512i low_index(const uint8_t* p) {
+  return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+#endif
+
+struct GridBiased : Plain {
   static constexpr int bias = 9;
-  static constexpr uint64_t kPlus = 0x0202020202020202ull;  // of delta + 1
 
-  // An entry of eleven bits with its delta: bit 3 of `nibble` is the sign, the rest the index's upper bits.
-  STRATA_HD static uint64_t entry(uint32_t low, uint32_t nibble, bool minus) {
-    return kGridIq1Unsigned[low | (nibble & 7) << 8] + (minus ? 0 : kPlus);
+  STRATA_HD static void put(const EntryIndex& index, PackedTile& tile) {
+#pragma GCC unroll 4
+    for (int g = 0; g < kChunkBlocks * kGroups; ++g)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        store_bytes(bytes_of(tile.codes[g]) + v * kBytes, entries(kGridIq1Biased.data(), index, g, v));
   }
 };
 
-template <> struct Decode<QuantType::IQ1_S> : GridOne {
+template <> struct Decode<QuantType::IQ1_S> : GridBiased {
   STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
+    alignas(64) EntryIndex index;
+#if STRATA_SIMD == 512
+    for (int f = 0; f < kFeatures; ++f) {  // each word for four entries: three upper bits; bit 15 clear: delta + 1
+      const __m512i words = _mm512_permutexvar_epi16(
+          _mm512_cvtepu8_epi16(_mm256_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 6,
+                                                6, 6, 6, 7, 7, 7, 7)),
+          _mm512_castsi128_si512(load128(rows.at[f] + 34)));
+      const __m512i three = _mm512_srlv_epi16(words, _mm512_set1_epi64(0x0009000600030000ll));
+      const __m512i upper = _mm512_slli_epi16(_mm512_and_si512(three, _mm512_set1_epi16(7)), 8);
+      const __m512i plus = _mm512_andnot_si512(_mm512_srli_epi16(words, 4), _mm512_set1_epi16(0x800));
+      _mm512_store_si512(index[f], _mm512_or_si512(_mm512_or_si512(upper, plus), low_index(rows.at[f] + 2)));
+    }
+#else
     for (int f = 0; f < kFeatures; ++f) {
       const uint8_t* p = rows.at[f];
-      uint64_t* to = tile.codes[0] + place(f);
-      for (int b = 0; b < kChunkBlocks; ++b) {
-        const uint32_t word = load16(p + 34 + 2 * b);
-#pragma GCC unroll 4
-        for (int l = 0; l < 4; ++l, to += kFeatures) *to = entry(p[2 + 4 * b + l], word >> 3 * l, word & 0x8000);
+#pragma GCC unroll 8
+      for (int b = 0; b < kChunkBlocks; ++b) {  // four times three upper bits; bit 15 clear: delta + 1
+        const uint64_t word = load16(p + 34 + 2 * b);
+        const uint64_t wide = _pdep_u64(load32(p + 2 + 4 * b), 0x00ff00ff00ff00ffull) |
+                              _pdep_u64(word, 0x0700070007000700ull) | (word & 0x8000 ? 0 : 0x0800080008000800ull);
+        memcpy(index[f] + 4 * b, &wide, 8);
       }
     }
+#endif
+    put(index, tile);
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
-    ScaleBytes s;
-    for (int f = 0; f < kFeatures; ++f)
-      for (int b = 0; b < kChunkBlocks; ++b)
-        s.row[f][b] = static_cast<uint8_t>((rows.at[f][35 + 2 * b] >> 4 & 7) * 2 + 1);
-    s.turn();
-    block_scales(s, mul(row_halves(rows, 0), splat(0.125f)), false, tile);
+    Columns s;
+    s.turn_bytes([&](int f) {  // bits 12 .. 14 of eight words
+      const __m128i three = _mm_and_si128(_mm_srli_epi16(load128(rows.at[f] + 34), 11), _mm_set1_epi16(14));
+      return _mm_packus_epi16(_mm_or_si128(three, _mm_set1_epi16(1)), _mm_setzero_si128());
+    });
+    block_scales(s, mul(row_halves(rows, 0), splat(0.125f)), 0, tile);
   }
 };
 
-template <> struct Decode<QuantType::IQ1_M> : GridOne {
+template <> struct Decode<QuantType::IQ1_M> : GridBiased {
   STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
+    alignas(64) EntryIndex index;
+#if STRATA_SIMD == 512
+    for (int f = 0; f < kFeatures; ++f) {  // nibbles: three upper bits, then a bit that is clear for delta + 1
+      const __m512i twice = _mm512_permutexvar_epi8(
+          _mm512_cvtepu8_epi16(_mm256_setr_epi8(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11,
+                                                12, 12, 13, 13, 14, 14, 15, 15)),
+          _mm512_castsi128_si512(load128(rows.at[f] + 32)));
+      const __m512i upper = _mm512_and_si512(_mm512_sllv_epi16(twice, _mm512_set1_epi32(0x00040008)), _mm512_set1_epi16(0xf00));
+      _mm512_store_si512(index[f], _mm512_or_si512(_mm512_xor_si512(upper, _mm512_set1_epi16(0x800)), low_index(rows.at[f])));
+    }
+#else
     for (int f = 0; f < kFeatures; ++f) {
       const uint8_t* p = rows.at[f];
-      uint64_t* to = tile.codes[0] + place(f);
-      for (int b = 0; b < kChunkBlocks; ++b) {
-        const uint32_t nibbles = load16(p + 32 + 2 * b);
-#pragma GCC unroll 4
-        for (int l = 0; l < 4; ++l, to += kFeatures)
-          *to = entry(p[4 * b + l], nibbles >> 4 * l, nibbles >> 4 * l & 8);
+#pragma GCC unroll 8
+      for (int b = 0; b < kChunkBlocks; ++b) {  // nibbles: three upper bits, then a bit that is clear for delta + 1
+        const uint64_t wide = _pdep_u64(load32(p + 4 * b), 0x00ff00ff00ff00ffull) |
+                              _pdep_u64(load16(p + 32 + 2 * b) ^ 0x8888u, 0x0f000f000f000f00ull);
+        memcpy(index[f] + 4 * b, &wide, 8);
       }
     }
+#endif
+    put(index, tile);
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
-    ScaleBytes s;
-    alignas(64) uint16_t half[kFeatures];
-    for (int f = 0; f < kFeatures; ++f) {  // per 64 values a word: four 3-bit scales, and four bits of d
-      const uint64_t words = load64(rows.at[f] + 48);
-      for (int i = 0; i < 16; ++i) s.row[f][i] = static_cast<uint8_t>((words >> (16 * (i / 4) + 3 * (i % 4)) & 7) * 2 + 1);
+    Columns s;
+    alignas(32) uint16_t half[kFeatures];
+    s.turn_bytes([&](int f) {  // per 64 values a word: four 3-bit scales, and four bits of d
+      const uint64_t words = load64(rows.at[f] + 48), odd = 0x0e0e0e0e0e0e0e0eull;
       half[f] = static_cast<uint16_t>(_pext_u64(words, 0xf000f000f000f000ull));
-    }
-    s.turn();
+      const uint64_t three = _pext_u64(words, 0x0fff0fff0fff0fffull);
+      return two64(_pdep_u64(three, odd) | kOnes, _pdep_u64(three >> 24, odd) | kOnes);
+    });
     half_scales(s, false, tile);
-    store_floats(tile.d, mul(floats_half(half), splat(0.125f)));
+    store_floats(tile.d, mul(floats_half(load128(half), load128(half + 8)), splat(0.125f)));
   }
 };
 
@@ -274,6 +365,20 @@ STRATA_HD void plane_codes(Group* index, Group* signs, int bias, PackedTile& til
 
 #else
 
+// codes = bias + or - codes; byte j of signs[q] belongs to group 8 q + j.
+STRATA_HD void apply_signs(Group* signs, int bias, PackedTile& tile) {
+  const Bytes base = splat8(bias);
+  for (int q = 0; q < 4; ++q)
+    each_vector([&](int at) {
+      const Bytes s = load_bytes(bytes_of(signs[q]) + at);
+#pragma GCC unroll 8
+      for (int j = 0; j < 8; ++j) {
+        uint8_t* p = bytes_of(tile.codes[8 * q + j]) + at;
+        store_bytes(p, signed_add(base, bits_of(s, j), load_bytes(p)));
+      }
+    });
+}
+
 // Codes of feature f: half a group is the grid's entry index[i].
 STRATA_HD void put_half_entries(const uint32_t* grid, const uint16_t* index, int f, PackedTile& tile) {
   for (int i = 0; i < kChunkBlocks * kGroups; ++i)
@@ -286,11 +391,17 @@ template <> struct Decode<QuantType::IQ3_XXS> : GridSigned {
   static constexpr bool strided = STRATA_SIMD == 512;
   STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
     SignRows signs;
-    for (int f = 0; f < kFeatures; ++f)
+    for (int f = 0; f < kFeatures; ++f) {
+#if STRATA_SIMD == 512
+      store_seven_bits(_mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows.at[f] + 66))),
+                       signs.row[f]);
+#else
       for (int b = 0; b < kChunkBlocks; ++b) {
         const uint32_t out = _pdep_u32(load32(rows.at[f] + 66 + 4 * b), 0x7f7f7f7fu);
         memcpy(signs.row[f] + 4 * b, &out, 4);
       }
+#endif
+    }
     alignas(64) Group turned[4];
     signs.turn(turned);
     complete_signs(turned, 4);
@@ -310,11 +421,9 @@ template <> struct Decode<QuantType::IQ3_XXS> : GridSigned {
 #endif
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
-    ScaleBytes s;
-    for (int f = 0; f < kFeatures; ++f)
-      for (int b = 0; b < kChunkBlocks; ++b) s.row[f][b] = static_cast<uint8_t>((rows.at[f][69 + 4 * b] >> 4) * 2 + 1);
-    s.turn();
-    block_scales(s, mul(row_halves(rows, 0), splat(0.25f)), false, tile);
+    Columns s;
+    s.turn_bytes([&](int f) { return odd_top_nibbles<4>(rows.at[f] + 66); });
+    block_scales(s, mul(row_halves(rows, 0), splat(0.25f)), 0, tile);
   }
 };
 
@@ -343,14 +452,11 @@ template <> struct Decode<QuantType::IQ3_S> : GridSigned {
 #endif
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
-    ScaleBytes s;
-    for (int f = 0; f < kFeatures; ++f) {
-      const uint64_t four = _pdep_u64(load32(rows.at[f] + 106), 0x0f0f0f0f0f0f0f0full);
-      const uint64_t out = four << 1 | 0x0101010101010101ull;
-      memcpy(s.row[f], &out, 8);
-    }
-    s.turn();
-    block_scales(s, row_halves(rows, 0), false, tile);
+    Columns s;
+    s.turn_bytes([&](int f) {
+      return two64(_pdep_u64(load32(rows.at[f] + 106), 0x1e1e1e1e1e1e1e1eull) | kOnes, 0);
+    });
+    block_scales(s, row_halves(rows, 0), 0, tile);
   }
 };
 

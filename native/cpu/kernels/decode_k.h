@@ -24,16 +24,13 @@ template <> struct Decode<QuantType::Q2_K> : Plain {
     each_code(tile, [&](int b, int q, int at) { return field8(raw_bytes(raw, b / 4 * 4 + q, at), b % 4 * 2, 3); });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
-    ScaleBytes s;
-    for (int f = 0; f < kFeatures; ++f) memcpy(s.row[f], rows.at[f], 16);
-    s.turn();
+    Columns s;
+    s.turn_bytes([&](int f) { return load128(rows.at[f]); });
+#pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) {
-      alignas(16) uint8_t low[16], high[16];
-      const uint8_t* column = s.column(i);
-      STRATA_LOOP_16
-      for (int f = 0; f < 16; ++f) low[f] = column[f] & 15, high[f] = column[f] >> 4;
-      store_ints(tile.half_scale[i % 2][i / 2], ints_u8(low));
-      store_ints(tile.half_min[i % 2][i / 2], ints_u8(high));
+      const Ints both = s.ints(i), scale = and_int(both, splat_int(15));
+      store_ints(tile.half_scale[i % 2][i / 2], scale);
+      store_ints(tile.half_min[i % 2][i / 2], right_int(sub(both, scale), 4));
     }
     store_floats(tile.d, row_halves(rows, 80));
     store_floats(tile.dmin, mul(row_halves(rows, 82), splat(-1.0f)));
@@ -51,14 +48,13 @@ template <> struct Decode<QuantType::Q3_K> : Plain {
     });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
-    ScaleBytes s;
-    for (int f = 0; f < kFeatures; ++f) six_bits(rows.at[f] + 96, s.row[f]);
-    s.turn();
+    Columns s;
+    s.turn_bytes([&](int f) { return six_bits(rows.at[f] + 96); });
     half_scales(s, true, tile);
     store_floats(tile.d, row_halves(rows, 108));
   }
   // Twelve bytes: low four bits of sixteen scales (8 bytes), high two (4 bytes, scale i at bits 2 (i / 4)); less 32.
-  STRATA_HD static void six_bits(const uint8_t* p, uint8_t* to) {
+  STRATA_HD static __m128i six_bits(const uint8_t* p) {
     const uint64_t low = load64(p), four = 0x0f0f0f0f0f0f0f0full, two = 0x0303030303030303ull;
     const uint64_t high = load32(p + 8) * 0x100000001ull;
     const uint64_t first = (high & 0xffffffffu) | (high >> 34 << 32), second = first >> 4;
@@ -66,25 +62,49 @@ template <> struct Decode<QuantType::Q3_K> : Plain {
     const uint64_t b = ((low >> 4 & four) | (second & two) << 4) ^ 0x2020202020202020ull;
     const uint64_t sign = 0x2020202020202020ull;  // and extend it
     const uint64_t x = a | (a & sign) << 1 | (a & sign) << 2, y = b | (b & sign) << 1 | (b & sign) << 2;
-    memcpy(to, &x, 8), memcpy(to + 8, &y, 8);
+    return two64(x, y);
   }
 };
 
+constexpr uint32_t kFour = 0x0f0f0f0fu, kSix = 0x3f3f3f3fu, kTop = 0x30303030u;
+
+#if STRATA_SIMD == 512
+STRATA_HD __m512i lanes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  return _mm512_set4_epi32(static_cast<int>(d), static_cast<int>(c), static_cast<int>(b), static_cast<int>(a));
+}
+#endif
+
 // Scales and minimums of Q4_K and Q5_K: pairs of 6-bit numbers in twelve bytes at offset 4.
 STRATA_HD void scales_and_mins(const WeightRows& rows, PackedTile& tile) {
-  ScaleBytes s;
-  for (int f = 0; f < kFeatures; ++f) {
-    const uint8_t* p = rows.at[f] + 4;
-    uint32_t w[3];
-    memcpy(w, p, 12);
-    const uint32_t four = 0x0f0f0f0fu, six = 0x3f3f3f3fu, top = 0x30303030u;
-    const uint32_t out[4] = {w[0] & six, (w[2] & four) | (w[0] >> 2 & top), w[1] & six,
-                             (w[2] >> 4 & four) | (w[1] >> 2 & top)};
-    memcpy(s.row[f], out, 16);
+  Columns s;
+#if STRATA_SIMD == 512
+  __m512i raw[4], numbers[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {  // words of a lane: d and dmin, w0, w1, w2
+    raw[i] = Columns::four(i, [&](int f) { return load128(rows.at[f]); });
+    const __m512i low = _mm512_srlv_epi32(_mm512_shuffle_epi32(raw[i], static_cast<_MM_PERM_ENUM>(0xed)),  // w0 w2 w1 w2
+                                          lanes(0, 0, 0, 4));
+    const __m512i high = _mm512_srli_epi32(_mm512_shuffle_epi32(raw[i], static_cast<_MM_PERM_ENUM>(0x84)), 2);
+    numbers[i] = _mm512_or_si512(_mm512_and_si512(low, lanes(kSix, kFour, kSix, kFour)),
+                                 _mm512_and_si512(high, lanes(0, kTop, 0, kTop)));
   }
-  s.turn();
+  s.turn_fours(numbers);
+  const __m512i every4 = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+  const __m512i low = _mm512_permutex2var_epi32(raw[0], every4, raw[1]);
+  const __m512i both = _mm512_mask_permutexvar_epi64(
+      low, 0xf0, _mm512_setr_epi64(0, 1, 2, 3, 0, 1, 2, 3), _mm512_permutex2var_epi32(raw[2], every4, raw[3]));
+  const Floats d = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
+  const Floats dmin = mul(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16))), splat(-1.0f));
+#else
+  s.turn_bytes([&](int f) {
+    uint32_t w[3];
+    memcpy(w, rows.at[f] + 4, 12);
+    return _mm_setr_epi32(static_cast<int>(w[0] & kSix), static_cast<int>((w[2] & kFour) | (w[0] >> 2 & kTop)),
+                          static_cast<int>(w[1] & kSix), static_cast<int>((w[2] >> 4 & kFour) | (w[1] >> 2 & kTop)));
+  });
   const Floats d = row_halves(rows, 0), dmin = mul(row_halves(rows, 2), splat(-1.0f));
-  block_scales(s, d, false, tile);
+#endif
+  block_scales(s, d, 0, tile);
 #pragma GCC unroll 8
   for (int b = 0; b < kChunkBlocks; ++b) store_floats(tile.min[b], mul(dmin, to_floats(s.ints(8 + b))));
 }
@@ -122,9 +142,8 @@ template <> struct Decode<QuantType::Q6_K> : Plain {
     });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
-    ScaleBytes s;
-    for (int f = 0; f < kFeatures; ++f) memcpy(s.row[f], rows.at[f] + 192, 16);
-    s.turn();
+    Columns s;
+    s.turn_bytes([&](int f) { return load128(rows.at[f] + 192); });
     half_scales(s, true, tile);
     store_floats(tile.d, row_halves(rows, 208));
   }
@@ -142,14 +161,12 @@ template <> struct Decode<QuantType::IQ4_XS> : Plain {
     });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
-    ScaleBytes s;
-    for (int f = 0; f < kFeatures; ++f) {
-      const uint32_t high = load16(rows.at[f] + 2), low = load32(rows.at[f] + 4);
-      for (int b = 0; b < 8; ++b)
-        s.row[f][b] = static_cast<uint8_t>(static_cast<int>((low >> 4 * b & 15) | (high >> 2 * b & 3) << 4) - 32);
-    }
-    s.turn();
-    block_scales(s, row_halves(rows, 0), true, tile);
+    Columns s;
+    s.turn_bytes([&](int f) {
+      const uint64_t low = _pdep_u64(load32(rows.at[f] + 4), 0x0f0f0f0f0f0f0f0full);
+      return two64(low | _pdep_u64(load16(rows.at[f] + 2), 0x3030303030303030ull), 0);
+    });
+    block_scales(s, row_halves(rows, 0), 32, tile);
   }
 };
 

@@ -36,19 +36,26 @@ STRATA_HD void table_blocks(const WeightRows& rows, int blocks, const int8_t* ta
 template <int stride, int offset>
 STRATA_HD void five_bit_blocks(const WeightRows& rows, int blocks, PackedTile& tile) {
   nibble_blocks<stride, offset + 4>(rows, blocks, tile);
-  alignas(64) Group high[kChunkBlocks];
+  alignas(64) Group high[kChunkBlocks / 2];  // of two blocks each
+#if STRATA_SIMD == 512
+  transpose_qwords<4>(
+      [&](int f) {
+        const __m512i low = pick<stride, offset, 4, 4>(rows.at[f], blocks);
+        return _mm512_inserti32x4(low, _mm512_castsi512_si128(pick<stride, offset, 4, 4>(rows.at[f] + 4 * stride, blocks - 4)), 1);
+      },
+      high);
+#else
   for (int f = 0; f < kFeatures; ++f)
-    for (int b = 0; b < blocks; ++b) {
-      uint32_t word;
-      memcpy(&word, rows.at[f] + b * stride + offset, 4);
-      high[b][place(f)] = word;
-    }
+    for (int b = 0; b < blocks; ++b)
+      memcpy(bytes_of(high[b / 2]) + 8 * place(f) + b % 2 * 4, rows.at[f] + b * stride + offset, 4);
+#endif
   for (int b = 0; b < blocks; ++b)
     each_vector([&](int at) {
-      const Bytes bits = load_bytes(bytes_of(high[b]) + at);
+      const Bytes bits = load_bytes(bytes_of(high[b / 2]) + at);
+#pragma GCC unroll 4
       for (int g = 0; g < kGroups; ++g) {
         uint8_t* code = bytes_of(tile.codes[4 * b + g]) + at;
-        store_bytes(code, add_where(load_bytes(code), bits_of(bits, g), splat8(16)));
+        store_bytes(code, add_where(load_bytes(code), bits_of(bits, b % 2 * 4 + g), splat8(16)));
       }
     });
 }
@@ -130,8 +137,21 @@ template <> struct Decode<QuantType::MXFP4> : Plain {
     table_blocks<17, 1>(rows, blocks, kE2m1Doubled, bias, tile);
   }
   STRATA_HD static void scales(const WeightRows& rows, int blocks, PackedTile& tile) {
-    for (int f = 0; f < kFeatures; ++f)
-      for (int b = 0; b < blocks; ++b) tile.scale[0][b][f] = e8m0_halved(rows.at[f][17 * b]);
+    Columns s;
+    s.turn_bytes([&](int f) {
+#if STRATA_SIMD == 512
+      return _mm512_castsi512_si128(pick<17, 0, 1, 8>(rows.at[f], blocks));
+#else
+      uint64_t x = 0;
+      for (int b = 0; b < blocks; ++b) x |= static_cast<uint64_t>(rows.at[f][17 * b]) << 8 * b;
+      return two64(x, 0);
+#endif
+    });
+#pragma GCC unroll 8
+    for (int b = 0; b < kChunkBlocks; ++b) {  // e8m0_halved: the larger of its two cases
+      const Ints e = s.ints(b), normal = left_int(sub(e, splat_int(1)), 23), tiny = left_int(add(e, splat_int(1)), 21);
+      store_floats(tile.scale[0][b], bits_floats(max_int(normal, tiny)));
+    }
   }
 };
 
@@ -149,9 +169,18 @@ template <> struct Decode<QuantType::NVFP4> : Plain {
       });
   }
   STRATA_HD static void scales(const WeightRows& rows, int blocks, PackedTile& tile) {
-    for (int f = 0; f < kFeatures; ++f)
-      for (int h = 0; h < 2 * blocks; ++h)
-        tile.scale[h % 2][h / 2][f] = ue4m3_halved(rows.at[f][h / 4 * 36 + h % 4]);
+    Columns s;
+    s.turn_bytes([&](int f) {
+      const auto four = [&](int i) { return i < blocks / 2 ? static_cast<int>(load32(rows.at[f] + 36 * i)) : 0; };
+      return _mm_setr_epi32(four(0), four(1), four(2), four(3));
+    });
+#pragma GCC unroll 16
+    for (int h = 0; h < 2 * kChunkBlocks; ++h) {  // ue4m3_halved: the smaller of its two cases, or 0
+      const Ints code = s.ints(h), shifted = left_int(and_int(code, splat_int(127)), 20);
+      const Floats normal = bits_floats(add(shifted, splat_int(119 << 23)));
+      const Floats tiny = add(bits_floats(add(shifted, splat_int(120 << 23))), splat(-0.0078125f));
+      store_floats(tile.scale[h % 2][h / 2], zero_where(min_float(normal, tiny), code, splat_int(127)));
+    }
   }
 };
 
@@ -169,7 +198,11 @@ template <> struct Decode<QuantType::Q2_0> : Plain {
       });
   }
   STRATA_HD static void scales(const WeightRows& rows, int blocks, PackedTile& tile) {
-    block_halves<18, 0, 2>(rows, blocks, tile.scale[0]);
+    alignas(64) uint16_t half[kChunkBlocks / 2][kFeatures];
+    for (int f = 0; f < kFeatures; ++f)
+      for (int i = 0; i < blocks / 2; ++i) memcpy(&half[i][f], rows.at[f] + 18 * i, 2);
+    for (int b = 0; b < blocks; ++b)
+      store_floats(tile.scale[0][b], floats_half(load128(half[b / 2]), load128(half[b / 2] + 8)));
   }
 };
 

@@ -73,6 +73,7 @@ static void prepare(const QuantisedRows& x, const int32_t* index, int64_t first,
 template <QuantType T>
 static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks, const ActivationBlock* x, int64_t rows,
                          const uint8_t* next, float* y, float* total) {
+  using Kind = ProductKind<T>;
   constexpr int kParts = Layout<T>::values / kBlock, kBytesOf = Layout<T>::bytes;
   const int64_t row_bytes = blocks / kParts * kBytesOf;
   const int segment_count = segments(static_cast<int>(blocks));
@@ -90,10 +91,18 @@ static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks
     Decode<T>::codes(at, count, tile);
     Decode<T>::scales(at, count, tile);
     for (int f = 0; f < kFeatures; ++f) at.at[f] += bytes;
-    for (int b = 0; b < count; ++b) {
-      block_product<ProductKind<T>, Decode<T>::is_signed>(tile, b, x + (first + b) * rows, rows, y);
-      if (first + b + 1 < segment_end) continue;
-      for (int64_t i = 0; i < rows * kFeatures; ++i) total[i] += y[i], y[i] = 0.0f;
+    for (int b = 0, end; b < count; b = end) {  // to the end of a segment or of the chunk
+      end = segment_end - first < count ? static_cast<int>(segment_end - first) : count;
+      if (rows == 1)
+        row_product<Kind, Decode<T>::is_signed>(tile, b, end, x + first, y);
+      else
+        for (int i = b; i < end; ++i)
+          block_product<Kind, Decode<T>::is_signed>(tile, i, x + (first + i) * rows, rows, y);
+      if (first + end < segment_end) continue;
+      for (int64_t r = 0; r < rows * kFeatures; r += kFeatures) {
+        store_floats(total + r, add(load_floats(total + r), load_floats(y + r)));
+        store_floats(y + r, splat(0.0f));
+      }
       if (++segment < segment_count) segment_end = segment_begin(segment + 1, static_cast<int>(blocks));
     }
   }

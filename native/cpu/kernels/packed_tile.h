@@ -107,38 +107,54 @@ STRATA_HD void load_block(const PackedTile& tile, int b, Bytes (&w)[kGroups][kVe
 #define STRATA_SUMS(begin, end) group_sums<begin, end, kSigned>(w, a.codes)
 #endif
 
-// One chain step (contract.h: dot_step, min_step) of block b for each of `rows` activation rows and sixteen features.
+// One chain step (contract.h: dot_step, min_step) of block b, whose codes are w.
+template <class Kind, bool kSigned>
+STRATA_HD Floats chain_step(const PackedTile& tile, int b, const Bytes (&w)[kGroups][kVectors], const ActivationBlock& a,
+                            Floats chain) {
+  const Floats d_a = splat(a.d);
+  if constexpr (Kind::scale16) {
+    const Ints low = sub(STRATA_SUMS(0, 2), splat_int(a.offset[0]));
+    const Ints high = sub(STRATA_SUMS(2, 4), splat_int(a.offset[1]));
+    chain = fma(to_floats(low), mul(load_floats(tile.scale[0][b]), d_a), chain);
+    chain = fma(to_floats(high), mul(load_floats(tile.scale[1][b]), d_a), chain);
+  } else if constexpr (Kind::halves) {
+    const Ints low = sub(STRATA_SUMS(0, 2), splat_int(a.offset[0]));
+    const Ints high = sub(STRATA_SUMS(2, 4), splat_int(a.offset[1]));
+    const Ints sum = add(mul(low, load_ints(tile.half_scale[0][b])), mul(high, load_ints(tile.half_scale[1][b])));
+    chain = fma(to_floats(sum), mul(load_floats(tile.d), d_a), chain);
+  } else {
+    const Ints sum = sub(STRATA_SUMS(0, 4), splat_int(a.offset[0]));
+    chain = fma(to_floats(sum), mul(load_floats(tile.scale[0][b]), d_a), chain);
+  }
+  if constexpr (Kind::has_min && Kind::halves) {
+    const Ints sum = add(mul(load_ints(tile.half_min[0][b]), splat_int(a.sum[0])),
+                         mul(load_ints(tile.half_min[1][b]), splat_int(a.sum[1])));
+    chain = fma(to_floats(sum), mul(load_floats(tile.dmin), d_a), chain);
+  } else if constexpr (Kind::has_min) {
+    chain = fma(load_floats(tile.min[b]), splat(a.sum_d), chain);
+  }
+  return chain;
+}
+
+// y[r] = the step of block b for each of `count` activation rows and sixteen features.
 template <class Kind, bool kSigned>
 STRATA_HD void block_product(const PackedTile& tile, int b, const ActivationBlock* rows, int64_t count, float* y) {
   Bytes w[kGroups][kVectors];
   load_block(tile, b, w);
-  for (int64_t r = 0; r < count; ++r, y += kFeatures) {
-    const ActivationBlock& a = rows[r];
-    const Floats d_a = splat(a.d);
-    Floats chain = load_floats(y);
-    if constexpr (Kind::scale16) {
-      const Ints low = sub(STRATA_SUMS(0, 2), splat_int(a.offset[0]));
-      const Ints high = sub(STRATA_SUMS(2, 4), splat_int(a.offset[1]));
-      chain = fma(to_floats(low), mul(load_floats(tile.scale[0][b]), d_a), chain);
-      chain = fma(to_floats(high), mul(load_floats(tile.scale[1][b]), d_a), chain);
-    } else if constexpr (Kind::halves) {
-      const Ints low = sub(STRATA_SUMS(0, 2), splat_int(a.offset[0]));
-      const Ints high = sub(STRATA_SUMS(2, 4), splat_int(a.offset[1]));
-      const Ints sum = add(mul(low, load_ints(tile.half_scale[0][b])), mul(high, load_ints(tile.half_scale[1][b])));
-      chain = fma(to_floats(sum), mul(load_floats(tile.d), d_a), chain);
-    } else {
-      const Ints sum = sub(STRATA_SUMS(0, 4), splat_int(a.offset[0]));
-      chain = fma(to_floats(sum), mul(load_floats(tile.scale[0][b]), d_a), chain);
-    }
-    if constexpr (Kind::has_min && Kind::halves) {
-      const Ints sum = add(mul(load_ints(tile.half_min[0][b]), splat_int(a.sum[0])),
-                           mul(load_ints(tile.half_min[1][b]), splat_int(a.sum[1])));
-      chain = fma(to_floats(sum), mul(load_floats(tile.dmin), d_a), chain);
-    } else if constexpr (Kind::has_min) {
-      chain = fma(load_floats(tile.min[b]), splat(a.sum_d), chain);
-    }
-    store_floats(y, chain);
+  for (int64_t r = 0; r < count; ++r, y += kFeatures)
+    store_floats(y, chain_step<Kind, kSigned>(tile, b, w, rows[r], load_floats(y)));
+}
+
+// The steps of blocks [begin, end) for one activation row, whose chain stays in registers.
+template <class Kind, bool kSigned>
+STRATA_HD void row_product(const PackedTile& tile, int begin, int end, const ActivationBlock* row, float* y) {
+  Floats chain = load_floats(y);
+  for (int b = begin; b < end; ++b) {
+    Bytes w[kGroups][kVectors];
+    load_block(tile, b, w);
+    chain = chain_step<Kind, kSigned>(tile, b, w, row[b], chain);
   }
+  store_floats(y, chain);
 }
 #undef STRATA_SUMS
 

@@ -64,14 +64,23 @@ STRATA_HD Ints splat_int(int32_t x) { return _mm512_set1_epi32(x); }
 STRATA_HD Ints add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
 STRATA_HD Ints sub(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
 STRATA_HD Ints mul(Ints a, Ints b) { return _mm512_mullo_epi32(a, b); }
+STRATA_HD Ints max_int(Ints a, Ints b) { return _mm512_max_epi32(a, b); }
+STRATA_HD Ints left_int(Ints a, int n) { return _mm512_slli_epi32(a, static_cast<unsigned>(n)); }
+STRATA_HD Floats bits_floats(Ints a) { return _mm512_castsi512_ps(a); }
+STRATA_HD Floats min_float(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+STRATA_HD Floats zero_where(Floats x, Ints a, Ints b) {  // where a = b
+  return _mm512_maskz_mov_ps(_mm512_cmpneq_epi32_mask(a, b), x);
+}
+STRATA_HD Ints and_int(Ints a, Ints b) { return _mm512_and_si512(a, b); }
+STRATA_HD Ints right_int(Ints a, int n) { return _mm512_srli_epi32(a, static_cast<unsigned>(n)); }
 STRATA_HD Ints ints_u8(const uint8_t* p) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 STRATA_HD Ints ints_s8(const uint8_t* p) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
-STRATA_HD Floats floats_half(const uint16_t* p) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+STRATA_HD Floats floats_half(__m128i low, __m128i high) {
+  return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1));
 }
 
 #else
@@ -127,6 +136,16 @@ STRATA_HD Ints splat_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_
 STRATA_HD Ints add(Ints a, Ints b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
 STRATA_HD Ints sub(Ints a, Ints b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
 STRATA_HD Ints mul(Ints a, Ints b) { return {_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)}; }
+STRATA_HD Ints max_int(Ints a, Ints b) { return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)}; }
+STRATA_HD Ints left_int(Ints a, int n) { return {_mm256_slli_epi32(a.lo, n), _mm256_slli_epi32(a.hi, n)}; }
+STRATA_HD Floats bits_floats(Ints a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
+STRATA_HD Floats min_float(Floats a, Floats b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+STRATA_HD Floats zero_where(Floats x, Ints a, Ints b) {
+  return {_mm256_andnot_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(a.lo, b.lo)), x.lo),
+          _mm256_andnot_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(a.hi, b.hi)), x.hi)};
+}
+STRATA_HD Ints and_int(Ints a, Ints b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)}; }
+STRATA_HD Ints right_int(Ints a, int n) { return {_mm256_srli_epi32(a.lo, n), _mm256_srli_epi32(a.hi, n)}; }
 STRATA_HD __m128i eight(const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
 STRATA_HD Ints ints_u8(const uint8_t* p) {
   return {_mm256_cvtepu8_epi32(eight(p)), _mm256_cvtepu8_epi32(eight(p + 8))};
@@ -134,10 +153,7 @@ STRATA_HD Ints ints_u8(const uint8_t* p) {
 STRATA_HD Ints ints_s8(const uint8_t* p) {
   return {_mm256_cvtepi8_epi32(eight(p)), _mm256_cvtepi8_epi32(eight(p + 8))};
 }
-STRATA_HD Floats floats_half(const uint16_t* p) {
-  const __m128i* x = reinterpret_cast<const __m128i*>(p);
-  return {_mm256_cvtph_ps(_mm_loadu_si128(x)), _mm256_cvtph_ps(_mm_loadu_si128(x + 1))};
-}
+STRATA_HD Floats floats_half(__m128i low, __m128i high) { return {_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)}; }
 
 #endif
 
