@@ -21,10 +21,17 @@ STRATA_HD uint64_t load64(const uint8_t* p) {
 
 STRATA_HD uint8_t* bytes_of(Group& group) { return reinterpret_cast<uint8_t*>(group); }
 
-// Calls f(offset) for each vector of a group.
-template <class F> STRATA_HD void each_vector(F&& f) {
+// Vector v of a group.
+STRATA_HD Bytes vector_of(const Group& group, int v) {
+  return load_bytes(reinterpret_cast<const uint8_t*>(group) + v * kBytes);
+}
+
+// w[g][v] = code(g, v).
+template <class F> STRATA_HD void each_code(BlockCodes& w, F&& code) {
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) f(v * kBytes);
+  for (int g = 0; g < kGroups; ++g)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) w[g][v] = code(g, v);
 }
 
 #if STRATA_SIMD == 512
@@ -267,9 +274,9 @@ STRATA_HD void half_scales(const Columns& s, bool is_signed, PackedTile& tile) {
       store_ints(tile.half_scale[h][b], is_signed ? s.signed_ints(2 * b + h) : s.ints(2 * b + h));
 }
 
-// Decode<T>: codes(rows, blocks, tile) and scales(rows, blocks, tile) of a chunk; codes are stored + bias, or signed
-// where that would pass 127 and the level multiplies such bytes badly. Value k of a 32-block is byte k % 8 of group
-// k / 8, or with `strided` byte k / 4 of group k % 4.
+// Decode<T>: load(rows, blocks, tile) brings a chunk's codes into the tile, scales(rows, blocks, tile) its scales;
+// block(tile, b, w) takes block b apart: codes + bias, or signed where that would pass 127 and the level multiplies such
+// bytes badly. Value k of a 32-block is byte k % 8 of group k / 8, or with `strided` byte k / 4 of group k % 4.
 template <QuantType T> struct Decode;
 
 struct Plain {  // defaults

@@ -12,14 +12,14 @@ namespace strata::STRATA_LEVEL {
 // Seven stored signs a byte; the eighth makes their number even (sign_byte of quant_parts.h).
 STRATA_HD void complete_signs(Group* signs, int count) {
   for (int q = 0; q < count; ++q)
-    each_vector([&](int at) {
-      uint8_t* p = bytes_of(signs[q]) + at;
-      const Bytes x = and8(load_bytes(p), splat8(0x7f));
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const Bytes x = and8(vector_of(signs[q], v), splat8(0x7f));
       Bytes parity = xor8(x, right16(x, 4));
       parity = xor8(parity, right16(parity, 2));
       parity = xor8(parity, right16(parity, 1));
-      store_bytes(p, or8(x, left16(and8(parity, splat8(1)), 7)));
-    });
+      store_bytes(bytes_of(signs[q]) + v * kBytes, or8(x, left16(and8(parity, splat8(1)), 7)));
+    }
 }
 
 // Signs that a format keeps in the upper bits of its words, as bytes of the rows, 32 a row.
@@ -43,24 +43,21 @@ STRATA_HD void store_seven_bits(__m512i x, uint8_t* to) {
 
 // ---- entries of eight values -----------------------------------------------------------------------------------
 
-// Indices of sixteen rows' entries, one for each group.
-using EntryIndex = uint16_t[kFeatures][kChunkBlocks * kGroups];
-
 // The feature whose bytes are eight-byte piece i of a group's vector: place() turned round.
 constexpr int feature_at(int vector, int i) {
   return STRATA_SIMD == 512 ? 4 * (i >> 1) + 2 * vector + (i & 1)
                             : 8 * (vector >> 1) + 4 * (i >> 1) + 2 * (vector & 1) + (i & 1);
 }
 
-STRATA_HD __m128i two_entries(const uint64_t* grid, const EntryIndex& index, int group, int vector, int i) {
-  const __m128d low = _mm_load_sd(reinterpret_cast<const double*>(grid + index[feature_at(vector, i)][group]));
-  const auto* high = reinterpret_cast<const double*>(grid + index[feature_at(vector, i + 1)][group]);
+STRATA_HD __m128i two_entries(const uint64_t* grid, const PackedTile& tile, int group, int vector, int i) {
+  const __m128d low = _mm_load_sd(reinterpret_cast<const double*>(grid + tile.index[feature_at(vector, i)][group]));
+  const auto* high = reinterpret_cast<const double*>(grid + tile.index[feature_at(vector, i + 1)][group]);
   return _mm_castpd_si128(_mm_loadh_pd(low, high));
 }
 
 // A vector of a group, put together in registers: stores to sixteen scattered lines would take a cycle each.
-STRATA_HD Bytes entries(const uint64_t* grid, const EntryIndex& index, int group, int vector) {
-  const auto two = [&](int i) { return two_entries(grid, index, group, vector, i); };
+STRATA_HD Bytes entries(const uint64_t* grid, const PackedTile& tile, int group, int vector) {
+  const auto two = [&](int i) { return two_entries(grid, tile, group, vector, i); };
   const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(two(0)), two(2), 1);
 #if STRATA_SIMD == 512
   const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(two(4)), two(6), 1);
@@ -70,18 +67,12 @@ STRATA_HD Bytes entries(const uint64_t* grid, const EntryIndex& index, int group
 #endif
 }
 
-// codes = bias + or - the entries; byte j of signs[q] belongs to group 8 q + j.
-STRATA_HD void signed_entries(const uint64_t* grid, const EntryIndex& index, Group* signs, int bias, PackedTile& tile) {
-  const Bytes base = splat8(bias);
-  for (int q = 0; q < 4; ++q)
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      const Bytes s = load_bytes(bytes_of(signs[q]) + v * kBytes);
-#pragma GCC unroll 8
-      for (int j = 0; j < 8; ++j)
-        store_bytes(bytes_of(tile.codes[8 * q + j]) + v * kBytes,
-                    signed_add(base, bits_of(s, j), entries(grid, index, 8 * q + j, v)));
-    }
+// Block b of a format whose group g is bias + or - entry index[g]; byte j of extra[q] has the signs of group 8 q + j.
+STRATA_HD void signed_entries(const uint64_t* grid, const PackedTile& tile, int b, int bias, BlockCodes& w) {
+  each_code(w, [&](int g, int v) {
+    const Mask minus = bits_of(vector_of(tile.extra[b / 2], v), b % 2 * 4 + g);
+    return signed_add(splat8(bias), minus, entries(grid, tile, 4 * b + g, v));
+  });
 }
 
 // index[16 i ..] = low bytes + bits: byte i of `high` shifted to bits 8 .. by `shift` for each of four.
@@ -129,9 +120,8 @@ STRATA_HD __m128i odd_top_nibbles(const uint8_t* p) {
 }
 
 template <> struct Decode<QuantType::IQ2_XXS> : GridSigned {
-  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
+  STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) {
     SignRows signs;
-    alignas(64) EntryIndex index;
 #if STRATA_SIMD == 512
     alignas(64) static constexpr auto low_dwords = [] {  // byte i of a word of indices, as 16 bits
       std::array<uint8_t, 64> x{};
@@ -140,7 +130,7 @@ template <> struct Decode<QuantType::IQ2_XXS> : GridSigned {
     }();
     for (int f = 0; f < kFeatures; ++f) {
       const __m512i x = load_bytes(rows.at[f] + 2);
-      _mm512_store_si512(index[f], _mm512_maskz_permutexvar_epi8(0x5555555555555555ull, load_bytes(low_dwords.data()), x));
+      _mm512_store_si512(tile.index[f], _mm512_maskz_permutexvar_epi8(0x5555555555555555ull, load_bytes(low_dwords.data()), x));
       store_seven_bits(_mm512_srli_epi64(x, 32), signs.row[f]);
     }
 #else
@@ -149,16 +139,17 @@ template <> struct Decode<QuantType::IQ2_XXS> : GridSigned {
 #pragma GCC unroll 8
       for (int b = 0; b < kChunkBlocks; ++b, p += 8) {
         const uint64_t wide = _pdep_u64(load32(p), 0x00ff00ff00ff00ffull);
-        memcpy(index[f] + 4 * b, &wide, 8);
+        memcpy(tile.index[f] + 4 * b, &wide, 8);
         const uint32_t seven = _pdep_u32(load32(p + 4), 0x7f7f7f7fu);
         memcpy(signs.row[f] + 4 * b, &seven, 4);
       }
     }
 #endif
-    alignas(64) Group turned[4];
-    signs.turn(turned);
-    complete_signs(turned, 4);
-    signed_entries(kGridIq2Xxs, index, turned, bias, tile);
+    signs.turn(tile.extra);
+    complete_signs(tile.extra, 4);
+  }
+  STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
+    signed_entries(kGridIq2Xxs, tile, b, bias, w);
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
     Columns s;
@@ -168,24 +159,24 @@ template <> struct Decode<QuantType::IQ2_XXS> : GridSigned {
 };
 
 template <> struct Decode<QuantType::IQ2_XS> : GridSigned {
-  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
+  STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) {
     SignRows signs;
-    alignas(64) EntryIndex index;
     for (int f = 0; f < kFeatures; ++f) {
       const __m256i nine = _mm256_set1_epi16(511);
       __m256i words[2];
 #pragma GCC unroll 2
       for (int h = 0; h < 2; ++h) {
         words[h] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows.at[f] + 2 + 32 * h));
-        _mm256_store_si256(reinterpret_cast<__m256i*>(index[f] + 16 * h), _mm256_and_si256(words[h], nine));
+        _mm256_store_si256(reinterpret_cast<__m256i*>(tile.index[f] + 16 * h), _mm256_and_si256(words[h], nine));
       }
       const __m256i seven = _mm256_packus_epi16(_mm256_srli_epi16(words[0], 9), _mm256_srli_epi16(words[1], 9));
       _mm256_store_si256(reinterpret_cast<__m256i*>(signs.row[f]), _mm256_permute4x64_epi64(seven, 0xd8));
     }
-    alignas(64) Group turned[4];
-    signs.turn(turned);
-    complete_signs(turned, 4);
-    signed_entries(kGridIq2Xs, index, turned, bias, tile);
+    signs.turn(tile.extra);
+    complete_signs(tile.extra, 4);
+  }
+  STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
+    signed_entries(kGridIq2Xs, tile, b, bias, w);
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
     odd_half_scales(rows, 66, tile);
@@ -194,17 +185,17 @@ template <> struct Decode<QuantType::IQ2_XS> : GridSigned {
 };
 
 template <> struct Decode<QuantType::IQ2_S> : GridSigned {
-  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
+  STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) {
     const __m256i factor = _mm256_set1_epi64x(0x0004001000400100ll);
-    alignas(64) EntryIndex index;
     for (int f = 0; f < kFeatures; ++f)
 #pragma GCC unroll 2
       for (int h = 0; h < 2; ++h)
-        _mm256_store_si256(reinterpret_cast<__m256i*>(index[f] + 16 * h),
+        _mm256_store_si256(reinterpret_cast<__m256i*>(tile.index[f] + 16 * h),
                            wide_index(rows.at[f] + 2 + 16 * h, load32(rows.at[f] + 66 + 4 * h), factor, 0x300));
-    alignas(64) Group signs[4];
-    copy_qwords<4>(rows, 34, signs);
-    signed_entries(kGridIq2S, index, signs, bias, tile);
+    copy_qwords<4>(rows, 34, tile.extra);
+  }
+  STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
+    signed_entries(kGridIq2S, tile, b, bias, w);
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
     odd_half_scales(rows, 74, tile);
@@ -233,18 +224,13 @@ STRATA_HD __m512i low_index(const uint8_t* p) {
 struct GridBiased : Plain {
   static constexpr int bias = 9;
 
-  STRATA_HD static void put(const EntryIndex& index, PackedTile& tile) {
-#pragma GCC unroll 4
-    for (int g = 0; g < kChunkBlocks * kGroups; ++g)
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v)
-        store_bytes(bytes_of(tile.codes[g]) + v * kBytes, entries(kGridIq1Biased.data(), index, g, v));
+  STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
+    each_code(w, [&](int g, int v) { return entries(kGridIq1Biased.data(), tile, 4 * b + g, v); });
   }
 };
 
 template <> struct Decode<QuantType::IQ1_S> : GridBiased {
-  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
-    alignas(64) EntryIndex index;
+  STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) {
 #if STRATA_SIMD == 512
     for (int f = 0; f < kFeatures; ++f) {  // each word for four entries: three upper bits; bit 15 clear: delta + 1
       const __m512i words = _mm512_permutexvar_epi16(
@@ -254,7 +240,7 @@ template <> struct Decode<QuantType::IQ1_S> : GridBiased {
       const __m512i three = _mm512_srlv_epi16(words, _mm512_set1_epi64(0x0009000600030000ll));
       const __m512i upper = _mm512_slli_epi16(_mm512_and_si512(three, _mm512_set1_epi16(7)), 8);
       const __m512i plus = _mm512_andnot_si512(_mm512_srli_epi16(words, 4), _mm512_set1_epi16(0x800));
-      _mm512_store_si512(index[f], _mm512_or_si512(_mm512_or_si512(upper, plus), low_index(rows.at[f] + 2)));
+      _mm512_store_si512(tile.index[f], _mm512_or_si512(_mm512_or_si512(upper, plus), low_index(rows.at[f] + 2)));
     }
 #else
     for (int f = 0; f < kFeatures; ++f) {
@@ -264,11 +250,10 @@ template <> struct Decode<QuantType::IQ1_S> : GridBiased {
         const uint64_t word = load16(p + 34 + 2 * b);
         const uint64_t wide = _pdep_u64(load32(p + 2 + 4 * b), 0x00ff00ff00ff00ffull) |
                               _pdep_u64(word, 0x0700070007000700ull) | (word & 0x8000 ? 0 : 0x0800080008000800ull);
-        memcpy(index[f] + 4 * b, &wide, 8);
+        memcpy(tile.index[f] + 4 * b, &wide, 8);
       }
     }
 #endif
-    put(index, tile);
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
     Columns s;
@@ -281,8 +266,7 @@ template <> struct Decode<QuantType::IQ1_S> : GridBiased {
 };
 
 template <> struct Decode<QuantType::IQ1_M> : GridBiased {
-  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
-    alignas(64) EntryIndex index;
+  STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) {
 #if STRATA_SIMD == 512
     for (int f = 0; f < kFeatures; ++f) {  // nibbles: three upper bits, then a bit that is clear for delta + 1
       const __m512i twice = _mm512_permutexvar_epi8(
@@ -290,7 +274,7 @@ template <> struct Decode<QuantType::IQ1_M> : GridBiased {
                                                 12, 12, 13, 13, 14, 14, 15, 15)),
           _mm512_castsi128_si512(load128(rows.at[f] + 32)));
       const __m512i upper = _mm512_and_si512(_mm512_sllv_epi16(twice, _mm512_set1_epi32(0x00040008)), _mm512_set1_epi16(0xf00));
-      _mm512_store_si512(index[f], _mm512_or_si512(_mm512_xor_si512(upper, _mm512_set1_epi16(0x800)), low_index(rows.at[f])));
+      _mm512_store_si512(tile.index[f], _mm512_or_si512(_mm512_xor_si512(upper, _mm512_set1_epi16(0x800)), low_index(rows.at[f])));
     }
 #else
     for (int f = 0; f < kFeatures; ++f) {
@@ -299,11 +283,10 @@ template <> struct Decode<QuantType::IQ1_M> : GridBiased {
       for (int b = 0; b < kChunkBlocks; ++b) {  // nibbles: three upper bits, then a bit that is clear for delta + 1
         const uint64_t wide = _pdep_u64(load32(p + 4 * b), 0x00ff00ff00ff00ffull) |
                               _pdep_u64(load16(p + 32 + 2 * b) ^ 0x8888u, 0x0f000f000f000f00ull);
-        memcpy(index[f] + 4 * b, &wide, 8);
+        memcpy(tile.index[f] + 4 * b, &wide, 8);
       }
     }
 #endif
-    put(index, tile);
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
     Columns s;
@@ -343,53 +326,41 @@ STRATA_HD Bytes lookup256(const uint8_t* plane, Bytes index, Mask upper) {
   return _mm512_mask_blend_epi8(upper, low, high);
 }
 
-// Signs of block b in the order of the planes: group j's are the bytes of the result that have bit j or j + 4 set.
-STRATA_HD Bytes plane_signs(Group* signs, int b, int at) {
+// Block b: raw[b] has eight indices a row; lookup(j, indices, upper, v) looks them up in plane j.
+template <class Lookup>
+STRATA_HD void plane_codes(const PackedTile& tile, int b, int bias, BlockCodes& w, Lookup&& lookup) {
   alignas(16) static constexpr uint8_t order[2][16] = {{0, 0, 1, 1, 2, 2, 3, 3, 8, 8, 9, 9, 10, 10, 11, 11},
                                                        {4, 4, 5, 5, 6, 6, 7, 7, 12, 12, 13, 13, 14, 14, 15, 15}};
-  return shuffle16(load_bytes(bytes_of(signs[b / 2]) + at), splat128(order[b % 2]));
-}
-
-template <class Lookup>
-STRATA_HD void plane_codes(Group* index, Group* signs, int bias, PackedTile& tile, Lookup&& lookup) {
-  for (int b = 0; b < kChunkBlocks; ++b)
-    each_vector([&](int at) {
-      const Bytes entries = load_bytes(bytes_of(index[b]) + at), s = plane_signs(signs, b, at);
-      const Mask upper = _mm512_movepi8_mask(entries);
+#pragma GCC unroll 2
+  for (int v = 0; v < kVectors; ++v) {
+    const Bytes index = vector_of(tile.raw[b], v), s = shuffle16(vector_of(tile.extra[b / 2], v), splat128(order[b % 2]));
+    const Mask upper = _mm512_movepi8_mask(index);
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j)
-        store_bytes(bytes_of(tile.codes[4 * b + j]) + at,
-                    signed_add(splat8(bias), test8(s, splat16(0x1001 << j)), lookup(j, entries, upper, b, at)));
-    });
+    for (int j = 0; j < 4; ++j)
+      w[j][v] = signed_add(splat8(bias), test8(s, splat16(0x1001 << j)), lookup(j, index, upper, v));
+  }
 }
 
 #else
 
-// codes = bias + or - codes; byte j of signs[q] belongs to group 8 q + j.
-STRATA_HD void apply_signs(Group* signs, int bias, PackedTile& tile) {
-  const Bytes base = splat8(bias);
-  for (int q = 0; q < 4; ++q)
-    each_vector([&](int at) {
-      const Bytes s = load_bytes(bytes_of(signs[q]) + at);
-#pragma GCC unroll 8
-      for (int j = 0; j < 8; ++j) {
-        uint8_t* p = bytes_of(tile.codes[8 * q + j]) + at;
-        store_bytes(p, signed_add(base, bits_of(s, j), load_bytes(p)));
-      }
-    });
-}
-
-// Codes of feature f: half a group is the grid's entry index[i].
+// Block b: group g is two entries of four values.
 STRATA_HD void put_half_entries(const uint32_t* grid, const uint16_t* index, int f, PackedTile& tile) {
   for (int i = 0; i < kChunkBlocks * kGroups; ++i)
-    tile.codes[i][place(f)] = grid[index[2 * i]] | static_cast<uint64_t>(grid[index[2 * i + 1]]) << 32;
+    tile.raw[i][place(f)] = grid[index[2 * i]] | static_cast<uint64_t>(grid[index[2 * i + 1]]) << 32;
+}
+
+STRATA_HD void signed_raw(const PackedTile& tile, int b, int bias, BlockCodes& w) {
+  each_code(w, [&](int g, int v) {
+    const Mask minus = bits_of(vector_of(tile.extra[b / 2], v), b % 2 * 4 + g);
+    return signed_add(splat8(bias), minus, vector_of(tile.raw[4 * b + g], v));
+  });
 }
 
 #endif
 
 template <> struct Decode<QuantType::IQ3_XXS> : GridSigned {
   static constexpr bool strided = STRATA_SIMD == 512;
-  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
+  STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) {
     SignRows signs;
     for (int f = 0; f < kFeatures; ++f) {
 #if STRATA_SIMD == 512
@@ -402,22 +373,25 @@ template <> struct Decode<QuantType::IQ3_XXS> : GridSigned {
       }
 #endif
     }
-    alignas(64) Group turned[4];
-    signs.turn(turned);
-    complete_signs(turned, 4);
+    signs.turn(tile.extra);
+    complete_signs(tile.extra, 4);
 #if STRATA_SIMD == 512
-    alignas(64) Group index[8];
-    copy_qwords<8>(rows, 2, index);
-    plane_codes(index, turned, bias, tile, [](int j, Bytes entries, Mask upper, int, int) {
-      return lookup256(kPlanesIq3Xxs[j].data(), entries, upper);
-    });
+    copy_qwords<8>(rows, 2, tile.raw);
 #else
     for (int f = 0; f < kFeatures; ++f) {
       uint16_t index[64];
       for (int i = 0; i < 64; ++i) index[i] = rows.at[f][2 + i];
       put_half_entries(kGridIq3Xxs, index, f, tile);
     }
-    apply_signs(turned, bias, tile);
+#endif
+  }
+  STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
+#if STRATA_SIMD == 512
+    plane_codes(tile, b, bias, w, [](int j, Bytes index, Mask upper, int) {
+      return lookup256(kPlanesIq3Xxs[static_cast<size_t>(j)].data(), index, upper);
+    });
+#else
+    signed_raw(tile, b, bias, w);
 #endif
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
@@ -429,18 +403,11 @@ template <> struct Decode<QuantType::IQ3_XXS> : GridSigned {
 
 template <> struct Decode<QuantType::IQ3_S> : GridSigned {
   static constexpr bool strided = STRATA_SIMD == 512;
-  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
-    alignas(64) Group signs[4];
-    copy_qwords<4>(rows, 74, signs);
+  STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) {
+    copy_qwords<4>(rows, 74, tile.extra);
 #if STRATA_SIMD == 512
-    alignas(64) Group index[8], ninth[1];
-    copy_qwords<8>(rows, 2, index);
-    copy_qwords<1>(rows, 66, ninth);
-    plane_codes(index, signs, bias, tile, [&](int j, Bytes entries, Mask upper, int b, int at) {
-      const uint8_t* plane = kPlanesIq3S[j].data();
-      const Mask top = bits_of(load_bytes(bytes_of(ninth[0]) + at), b);
-      return _mm512_mask_blend_epi8(top, lookup256(plane, entries, upper), lookup256(plane + 256, entries, upper));
-    });
+    copy_qwords<8>(rows, 2, tile.raw);
+    copy_qwords<1>(rows, 66, tile.raw + 8);  // ninth bits
 #else
     for (int f = 0; f < kFeatures; ++f) {
       uint16_t index[64];
@@ -448,7 +415,17 @@ template <> struct Decode<QuantType::IQ3_S> : GridSigned {
         index[i] = static_cast<uint16_t>(rows.at[f][2 + i] | (rows.at[f][66 + i / 8] >> i % 8 & 1) << 8);
       put_half_entries(kGridIq3S, index, f, tile);
     }
-    apply_signs(signs, bias, tile);
+#endif
+  }
+  STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
+#if STRATA_SIMD == 512
+    plane_codes(tile, b, bias, w, [&](int j, Bytes index, Mask upper, int v) {
+      const uint8_t* plane = kPlanesIq3S[static_cast<size_t>(j)].data();
+      const Mask top = bits_of(vector_of(tile.raw[8], v), b);
+      return _mm512_mask_blend_epi8(top, lookup256(plane, index, upper), lookup256(plane + 256, index, upper));
+    });
+#else
+    signed_raw(tile, b, bias, w);
 #endif
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {

@@ -5,23 +5,10 @@
 #if STRATA_SIMD
 namespace strata::STRATA_LEVEL {
 
-// Calls code(block, group, at) for every vector of the chunk and stores what it returns.
-template <class F>
-STRATA_HD void each_code(PackedTile& tile, F&& code) {
-#pragma GCC unroll 8
-  for (int b = 0; b < kChunkBlocks; ++b)
-#pragma GCC unroll 4
-    for (int q = 0; q < kGroups; ++q)
-      each_vector([&](int at) { store_bytes(bytes_of(tile.codes[4 * b + q]) + at, code(b, q, at)); });
-}
-
-STRATA_HD Bytes raw_bytes(Group* raw, int q, int at) { return load_bytes(bytes_of(raw[q]) + at); }
-
 template <> struct Decode<QuantType::Q2_K> : Plain {
-  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
-    alignas(64) Group raw[8];
-    copy_qwords<8>(rows, 16, raw);
-    each_code(tile, [&](int b, int q, int at) { return field8(raw_bytes(raw, b / 4 * 4 + q, at), b % 4 * 2, 3); });
+  STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<8>(rows, 16, tile.raw); }
+  STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
+    each_code(w, [&](int g, int v) { return field8(vector_of(tile.raw[b / 4 * 4 + g], v), b % 4 * 2, 3); });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
     Columns s;
@@ -39,12 +26,11 @@ template <> struct Decode<QuantType::Q2_K> : Plain {
 
 template <> struct Decode<QuantType::Q3_K> : Plain {
   static constexpr int bias = 4;
-  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
-    alignas(64) Group raw[12];
-    copy_qwords<12>(rows, 0, raw);
-    each_code(tile, [&](int b, int q, int at) {
-      const Bytes high = left16(field8(raw_bytes(raw, q, at), b, 1), 2);
-      return or8(field8(raw_bytes(raw, 4 + b / 4 * 4 + q, at), b % 4 * 2, 3), high);
+  STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<12>(rows, 0, tile.raw); }
+  STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
+    each_code(w, [&](int g, int v) {
+      const Bytes low = field8(vector_of(tile.raw[4 + b / 4 * 4 + g], v), b % 4 * 2, 3);
+      return add_where(low, test8(vector_of(tile.raw[g], v), splat8(1 << b)), splat8(4));
     });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
@@ -110,21 +96,19 @@ STRATA_HD void scales_and_mins(const WeightRows& rows, PackedTile& tile) {
 }
 
 template <> struct Decode<QuantType::Q4_K> : Plain {
-  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
-    alignas(64) Group raw[16];
-    copy_qwords<16>(rows, 16, raw);
-    each_code(tile, [&](int b, int q, int at) { return field8(raw_bytes(raw, b / 2 * 4 + q, at), b % 2 * 4, 15); });
+  STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<16>(rows, 16, tile.raw); }
+  STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
+    each_code(w, [&](int g, int v) { return field8(vector_of(tile.raw[b / 2 * 4 + g], v), b % 2 * 4, 15); });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) { scales_and_mins(rows, tile); }
 };
 
 template <> struct Decode<QuantType::Q5_K> : Plain {
-  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
-    alignas(64) Group raw[20];
-    copy_qwords<20>(rows, 16, raw);
-    each_code(tile, [&](int b, int q, int at) {
-      const Bytes high = left16(field8(raw_bytes(raw, q, at), b, 1), 4);
-      return or8(field8(raw_bytes(raw, 4 + b / 2 * 4 + q, at), b % 2 * 4, 15), high);
+  STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<20>(rows, 16, tile.raw); }
+  STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
+    each_code(w, [&](int g, int v) {
+      const Bytes low = field8(vector_of(tile.raw[4 + b / 2 * 4 + g], v), b % 2 * 4, 15);
+      return add_where(low, test8(vector_of(tile.raw[g], v), splat8(1 << b)), splat8(16));
     });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) { scales_and_mins(rows, tile); }
@@ -132,13 +116,13 @@ template <> struct Decode<QuantType::Q5_K> : Plain {
 
 template <> struct Decode<QuantType::Q6_K> : Plain {
   static constexpr int bias = 32;
-  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
-    alignas(64) Group raw[24];
-    copy_qwords<24>(rows, 0, raw);
-    each_code(tile, [&](int b, int q, int at) {
+  STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<24>(rows, 0, tile.raw); }
+  STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
+    each_code(w, [&](int g, int v) {
       const int part = b / 4, r = b % 4;
-      const Bytes high = field8(raw_bytes(raw, 16 + 4 * part + q, at), 2 * r, 3);
-      return or8(field8(raw_bytes(raw, 8 * part + 4 * (r % 2) + q, at), 4 * (r / 2), 15), left16(high, 4));
+      const Bytes low = field8(vector_of(tile.raw[8 * part + 4 * (r % 2) + g], v), 4 * (r / 2), 15);
+      const Bytes high = vector_of(tile.raw[16 + 4 * part + g], v);
+      return or8(low, and8(r < 2 ? left16(high, 4 - 2 * r) : right16(high, 2 * r - 4), splat8(0x30)));
     });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
@@ -152,13 +136,10 @@ template <> struct Decode<QuantType::Q6_K> : Plain {
 template <> struct Decode<QuantType::IQ4_XS> : Plain {
   static constexpr bool is_signed = STRATA_SIMD == 256;
   static constexpr int bias = is_signed ? 0 : 127;
-  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
-    alignas(64) Group raw[16];
-    copy_qwords<16>(rows, 8, raw);
+  STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<16>(rows, 8, tile.raw); }
+  STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     const Bytes values = add8(splat128(kIq4Values), splat8(bias));
-    each_code(tile, [&](int b, int q, int at) {
-      return shuffle16(values, field8(raw_bytes(raw, 2 * b + q % 2, at), q / 2 * 4, 15));
-    });
+    each_code(w, [&](int g, int v) { return shuffle16(values, field8(vector_of(tile.raw[2 * b + g % 2], v), g / 2 * 4, 15)); });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
     Columns s;
@@ -172,10 +153,9 @@ template <> struct Decode<QuantType::IQ4_XS> : Plain {
 
 template <> struct Decode<QuantType::TQ2_0> : Plain {
   static constexpr int bias = 1;
-  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
-    alignas(64) Group raw[8];
-    copy_qwords<8>(rows, 0, raw);
-    each_code(tile, [&](int b, int q, int at) { return field8(raw_bytes(raw, b / 4 * 4 + q, at), b % 4 * 2, 3); });
+  STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<8>(rows, 0, tile.raw); }
+  STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
+    each_code(w, [&](int g, int v) { return field8(vector_of(tile.raw[b / 4 * 4 + g], v), b % 4 * 2, 3); });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) { same_scale(row_halves(rows, 64), tile); }
 };
@@ -188,26 +168,31 @@ template <> struct Decode<QuantType::TQ1_0> : Plain {
   }
   STRATA_HD static Bytes times3(Bytes x) { return add8(add8(x, x), x); }
 
-  // Digits 0 .. count - 1 of raw[q] go to groups first + step * digit.
-  STRATA_HD static void digits(Group& raw, int first, int step, int count, PackedTile& tile) {
-    each_vector([&](int at) {
-      Bytes x = load_bytes(bytes_of(raw) + at);
+  // Digits 0 .. count - 1 of `from` are groups first + step * digit.
+  STRATA_HD static void digits(const Group& from, int first, int step, int count, PackedTile& tile) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      Bytes x = vector_of(from, v);
       for (int i = 0; i < count; ++i, x = times3(x))
-        store_bytes(bytes_of(tile.codes[first + step * i]) + at, digit(x));
-    });
+        store_bytes(bytes_of(tile.raw[first + step * i]) + v * kBytes, digit(x));
+    }
   }
-  STRATA_HD static void codes(const WeightRows& rows, int, PackedTile& tile) {
+  STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) {
     alignas(64) Group raw[7];
     copy_qwords<6>(rows, 0, raw);
     for (int f = 0; f < kFeatures; ++f) raw[6][place(f)] = load32(rows.at[f] + 48) * 0x100000001ull;
     for (int q = 0; q < 4; ++q) digits(raw[q], q, 4, 5, tile);          // 32 bytes of five digits
     for (int q = 0; q < 2; ++q) digits(raw[4 + q], 20 + q, 2, 5, tile);  // 16 bytes of five
-    each_vector([&](int at) {  // four bytes of four: digits 0 and 1, then 2 and 3, side by side
-      const Bytes x = load_bytes(bytes_of(raw[6]) + at), upper = splat64(0xffffffff00000000ull);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {  // four bytes of four: digits 0 and 1, then 2 and 3, side by side
+      const Bytes x = vector_of(raw[6], v), upper = splat64(0xffffffff00000000ull);
       const Bytes two = xor8(x, and8(xor8(x, times3(x)), upper));
-      store_bytes(bytes_of(tile.codes[30]) + at, digit(two));
-      store_bytes(bytes_of(tile.codes[31]) + at, digit(times3(times3(two))));
-    });
+      store_bytes(bytes_of(tile.raw[30]) + v * kBytes, digit(two));
+      store_bytes(bytes_of(tile.raw[31]) + v * kBytes, digit(times3(times3(two))));
+    }
+  }
+  STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
+    each_code(w, [&](int g, int v) { return vector_of(tile.raw[4 * b + g], v); });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) { same_scale(row_halves(rows, 52), tile); }
 };

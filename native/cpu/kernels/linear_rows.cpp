@@ -68,44 +68,91 @@ static void prepare(const QuantisedRows& x, const int32_t* index, int64_t first,
   }
 }
 
-// Sixteen features times the prepared rows; y, total [rows, 16]. `next`: bytes to bring near meanwhile, as many as the
-// tile has.
-template <QuantType T>
+// Where the next segment of a row ends.
+struct Segments {
+  int blocks, count, segment, end;
+
+  STRATA_HD explicit Segments(int64_t n)
+      : blocks(static_cast<int>(n)), count(segments(blocks)), segment(0), end(segment_begin(1, blocks)) {}
+
+  // True when block b is the last of its segment; the next one then counts.
+  STRATA_HD bool ends_with(int b) {
+    if (b + 1 != end) return false;
+    if (++segment < count) end = segment_begin(segment + 1, blocks);
+    return true;
+  }
+};
+
+// Sums of sixteen features: for one row in registers.
+struct OneRow {
+  Floats chain, total;
+  float* out;
+
+  STRATA_HD OneRow(int64_t, float* y, float*) : chain(splat(0.0f)), total(chain), out(y) {}
+
+  template <QuantType T>
+  STRATA_HD void step(const PackedTile& tile, int b, const BlockCodes& w, const ActivationBlock* x) {
+    chain = chain_step<ProductKind<T>, Decode<T>::is_signed>(tile, b, w, *x, chain);
+  }
+  STRATA_HD void end_segment() { total = add(total, chain), chain = splat(0.0f); }
+  STRATA_HD void finish() { store_floats(out, total); }
+};
+
+// For many in memory, [rows, 16].
+struct ManyRows {
+  int64_t rows;
+  float *total, *chain;
+
+  STRATA_HD ManyRows(int64_t rows, float* y, float* scratch) : rows(rows), total(y), chain(scratch) {
+    for (int64_t r = 0; r < rows; ++r) store_floats(total + r * kFeatures, splat(0.0f));
+    for (int64_t r = 0; r < rows; ++r) store_floats(chain + r * kFeatures, splat(0.0f));
+  }
+  template <QuantType T>
+  STRATA_HD void step(const PackedTile& tile, int b, const BlockCodes& w, const ActivationBlock* x) {
+    float* y = chain;
+    for (int64_t r = 0; r < rows; ++r, y += kFeatures)
+      store_floats(y, chain_step<ProductKind<T>, Decode<T>::is_signed>(tile, b, w, x[r], load_floats(y)));
+  }
+  STRATA_HD void end_segment() {
+    for (int64_t r = 0; r < rows * kFeatures; r += kFeatures) {
+      store_floats(total + r, add(load_floats(total + r), load_floats(chain + r)));
+      store_floats(chain + r, splat(0.0f));
+    }
+  }
+  STRATA_HD void finish() {}
+};
+
+// Sixteen features times the prepared rows to y [rows, 16]. Meanwhile the bytes that follow, the next tile's, are brought
+// near: rows are too short for the processor to see where they go on.
+template <QuantType T, class Sums>
 static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks, const ActivationBlock* x, int64_t rows,
-                         const uint8_t* next, float* y, float* total) {
-  using Kind = ProductKind<T>;
+                         float* y, float* scratch) {
   constexpr int kParts = Layout<T>::values / kBlock, kBytesOf = Layout<T>::bytes;
   const int64_t row_bytes = blocks / kParts * kBytesOf;
-  const int segment_count = segments(static_cast<int>(blocks));
+  const uint8_t* next = weight + kFeatures * row_bytes;
   PackedTile tile;
   WeightRows at;
   for (int f = 0; f < kFeatures; ++f) at.at[f] = weight + (f < features ? f : features - 1) * row_bytes;
-  for (int64_t i = 0; i < rows * kFeatures; ++i) y[i] = total[i] = 0.0f;
-  int segment = 0;
-  int64_t segment_end = segment_begin(1, static_cast<int>(blocks));
+  Segments segment(blocks);
+  Sums sums(rows, y, scratch);
   for (int64_t first = 0; first < blocks; first += kChunkBlocks) {
     const int count = static_cast<int>(blocks - first < kChunkBlocks ? blocks - first : kChunkBlocks);
     const int64_t bytes = count / kParts * kBytesOf;
     for (int64_t i = 0; i < bytes * kFeatures; i += 64) __builtin_prefetch(next + i, 0, 3);
     next += bytes * kFeatures;
-    Decode<T>::codes(at, count, tile);
+    Decode<T>::load(at, count, tile);
     Decode<T>::scales(at, count, tile);
     for (int f = 0; f < kFeatures; ++f) at.at[f] += bytes;
-    for (int b = 0, end; b < count; b = end) {  // to the end of a segment or of the chunk
-      end = segment_end - first < count ? static_cast<int>(segment_end - first) : count;
-      if (rows == 1)
-        row_product<Kind, Decode<T>::is_signed>(tile, b, end, x + first, y);
-      else
-        for (int i = b; i < end; ++i)
-          block_product<Kind, Decode<T>::is_signed>(tile, i, x + (first + i) * rows, rows, y);
-      if (first + end < segment_end) continue;
-      for (int64_t r = 0; r < rows * kFeatures; r += kFeatures) {
-        store_floats(total + r, add(load_floats(total + r), load_floats(y + r)));
-        store_floats(y + r, splat(0.0f));
-      }
-      if (++segment < segment_count) segment_end = segment_begin(segment + 1, static_cast<int>(blocks));
+#pragma GCC unroll 8
+    for (int b = 0; b < kChunkBlocks; ++b) {
+      if (b >= count) break;
+      BlockCodes w;
+      Decode<T>::block(tile, b, w);
+      sums.template step<T>(tile, b, w, x + (first + b) * rows);
+      if (segment.ends_with(static_cast<int>(first) + b)) sums.end_segment();
     }
   }
+  sums.finish();
 }
 
 template <QuantType T>
@@ -121,16 +168,19 @@ static bool product(const QuantisedRows& x, const int32_t* index, int64_t rows, 
   if (memory == nullptr) return false;
   auto* blocks = reinterpret_cast<ActivationBlock*>(memory);
   auto* y = reinterpret_cast<float*>(memory + pass * row_blocks);
-  float* total = y + pass * kFeatures;
+  float* scratch = y + pass * kFeatures;
   for (int64_t first = 0; first < rows; first += pass) {
     const int64_t count = rows - first < pass ? rows - first : pass;
     prepare<T>(x, index, first, count, blocks);
     for (int64_t f = 0; f < features; f += kFeatures) {
       const int64_t wide = features - f < kFeatures ? features - f : kFeatures;
       const uint8_t* tile = weight + f * row_bytes;
-      tile_product<T>(tile, wide, x.blocks, blocks, count, tile + kFeatures * row_bytes, y, total);
+      if (count == 1)
+        tile_product<T, OneRow>(tile, wide, x.blocks, blocks, count, y, scratch);
+      else
+        tile_product<T, ManyRows>(tile, wide, x.blocks, blocks, count, y, scratch);
       for (int64_t r = 0; r < count; ++r)
-        memcpy(out + (first + r) * stride + f, total + r * kFeatures, static_cast<size_t>(wide) * sizeof(float));
+        memcpy(out + (first + r) * stride + f, y + r * kFeatures, static_cast<size_t>(wide) * sizeof(float));
     }
   }
   return true;

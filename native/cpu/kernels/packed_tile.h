@@ -1,9 +1,10 @@
 // Sixteen weight rows ("features") decoded together, 256 values at a time, and their product with activation rows.
 //
-// Codes lie as unsigned bytes (code + bias), eight values of one feature side by side, the sixteen features of one group
-// of eight values together: an activation's eight bytes, broadcast, meet sixteen features in two AVX-512 registers, and
-// no sum of products crosses a feature. Lanes of every float vector are the sixteen features, so that a step of the
-// contract's chain is one fma for sixteen outputs.
+// Codes are unsigned bytes (code + bias), eight values of one feature side by side, the sixteen features of one group of
+// eight values together: an activation's eight bytes, broadcast, meet sixteen features in two AVX-512 registers, and no
+// sum of products crosses a feature. Bytes of the file are brought into that order before they are taken apart, so that
+// taking apart is the same for every byte. Lanes of every float vector are the sixteen features: a step of the contract's
+// chain is one fma for sixteen outputs.
 #pragma once
 #include "cpu/kernels/simd.h"
 
@@ -23,7 +24,9 @@ constexpr int place(int f) {
 using Group = uint64_t[kFeatures];
 
 struct PackedTile {
-  alignas(64) Group codes[kChunkBlocks * kGroups];
+  alignas(64) Group raw[kChunkBlocks * kGroups];  // as the format keeps its codes, or the codes
+  alignas(64) Group extra[kChunkBlocks];          // signs, upper bits
+  alignas(64) uint16_t index[kFeatures][kChunkBlocks * kGroups];  // of a grid's entries
   // One scale per 32: scale[0] is w, min[0] the minimum. Two float scales: scale[0], scale[1].
   alignas(64) float scale[2][kChunkBlocks][kFeatures], min[kChunkBlocks][kFeatures];
   // Integer scales per 16 values: of both halves, with d (and dmin) for the whole chunk.
@@ -93,13 +96,8 @@ STRATA_HD Ints group_sums(const Bytes (&w)[kGroups][4], const int8_t* codes) {
 
 constexpr int kVectors = 128 / kBytes;  // of a group
 
-STRATA_HD void load_block(const PackedTile& tile, int b, Bytes (&w)[kGroups][kVectors]) {
-#pragma GCC unroll 4
-  for (int g = 0; g < kGroups; ++g)
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v)
-      w[g][v] = load_bytes(reinterpret_cast<const uint8_t*>(tile.codes[b * kGroups + g]) + v * kBytes);
-}
+// Codes of one block, in registers for as many rows as there are.
+using BlockCodes = Bytes[kGroups][kVectors];
 
 #if STRATA_SIMD == 512
 #define STRATA_SUMS(begin, end) group_sums<begin, end>(w, a.codes)
@@ -109,7 +107,7 @@ STRATA_HD void load_block(const PackedTile& tile, int b, Bytes (&w)[kGroups][kVe
 
 // One chain step (contract.h: dot_step, min_step) of block b, whose codes are w.
 template <class Kind, bool kSigned>
-STRATA_HD Floats chain_step(const PackedTile& tile, int b, const Bytes (&w)[kGroups][kVectors], const ActivationBlock& a,
+STRATA_HD Floats chain_step(const PackedTile& tile, int b, const BlockCodes& w, const ActivationBlock& a,
                             Floats chain) {
   const Floats d_a = splat(a.d);
   if constexpr (Kind::scale16) {
@@ -136,26 +134,6 @@ STRATA_HD Floats chain_step(const PackedTile& tile, int b, const Bytes (&w)[kGro
   return chain;
 }
 
-// y[r] = the step of block b for each of `count` activation rows and sixteen features.
-template <class Kind, bool kSigned>
-STRATA_HD void block_product(const PackedTile& tile, int b, const ActivationBlock* rows, int64_t count, float* y) {
-  Bytes w[kGroups][kVectors];
-  load_block(tile, b, w);
-  for (int64_t r = 0; r < count; ++r, y += kFeatures)
-    store_floats(y, chain_step<Kind, kSigned>(tile, b, w, rows[r], load_floats(y)));
-}
-
-// The steps of blocks [begin, end) for one activation row, whose chain stays in registers.
-template <class Kind, bool kSigned>
-STRATA_HD void row_product(const PackedTile& tile, int begin, int end, const ActivationBlock* row, float* y) {
-  Floats chain = load_floats(y);
-  for (int b = begin; b < end; ++b) {
-    Bytes w[kGroups][kVectors];
-    load_block(tile, b, w);
-    chain = chain_step<Kind, kSigned>(tile, b, w, row[b], chain);
-  }
-  store_floats(y, chain);
-}
 #undef STRATA_SUMS
 
 }  // namespace strata::STRATA_LEVEL
