@@ -1,4 +1,5 @@
-// The tiled form of a quantised product: 32 features of the weight, decoded once a block for up to 256 rows.
+// Quantised products: a weight row times a few activation rows, and the tiled form, 32 features of the weight decoded
+// once a block for up to 256 rows. P names the operands (LinearQ does); its row i reads activation row input(i).
 #pragma once
 #include "cpu/kernels/kernel.h"
 #include "strata/quants.h"
@@ -6,6 +7,7 @@
 namespace strata::STRATA_LEVEL {
 
 constexpr int kTileFeatures = 32, kTileRows = 256;
+constexpr int kFewRows = 3;  // above this, a tile's transposition pays for itself
 
 // A linear_q record, named.
 struct LinearQ {
@@ -21,16 +23,49 @@ struct LinearQ {
         scales(op.at<const float>(2)), sums(op.at<const int16_t>(3)), weight(op.at<const uint8_t>(4)),
         out(op.at<float>(5)) {}
 
-  int parts() const { return segments(static_cast<int>(blocks)); }
-  int64_t part_begin(int s) const { return segment_begin(s, static_cast<int>(blocks)); }
+  int64_t input(int64_t row) const { return row; }
 };
 
+template <class P> STRATA_HD int parts(const P& p) { return segments(static_cast<int>(p.blocks)); }
+template <class P> STRATA_HD int64_t part_begin(const P& p, int s) {
+  return segment_begin(s, static_cast<int>(p.blocks));
+}
+
 // Values [32 b, 32 b + 32) of a weight row.
-template <QuantType T>
-STRATA_HD void decode_block(const LinearQ& p, int64_t feature, int64_t b, Block32& out) {
+template <QuantType T, class P>
+STRATA_HD void decode_block(const P& p, int64_t feature, int64_t b, Block32& out) {
   constexpr int kParts = Format<T>::values / kBlock;
   const int64_t block = feature * (p.blocks / kParts) + b / kParts;
   Format<T>::block32(p.weight + block * Format<T>::bytes, static_cast<int>(b % kParts), out);
+}
+
+// One weight row times R activation rows.
+template <QuantType T, int R, class P>
+STRATA_HD void row_product(const P& p, int64_t row, int64_t feature) {
+  float total[R] = {};
+  for (int s = 0; s < parts(p); ++s) {
+    float y[R] = {};
+    for (int64_t b = part_begin(p, s); b < part_begin(p, s + 1); ++b) {
+      Block32 w;
+      decode_block<T>(p, feature, b, w);
+      for (int r = 0; r < R; ++r) {
+        const int64_t at = p.input(row + r) * p.blocks + b;
+        y[r] = dot32<T>(w, p.codes + at * kBlock, p.sums + at * 2, p.scales[at], y[r]);
+      }
+    }
+    for (int r = 0; r < R; ++r) total[r] += y[r];
+  }
+  for (int r = 0; r < R; ++r) p.out[(row + r) * p.n + feature] = total[r];
+}
+
+// Features [begin, end) times the first p.live rows, of which there are at most kFewRows.
+template <QuantType T, class P>
+STRATA_HD void few_rows_product(const P& p, int64_t begin, int64_t end) {
+  for (int64_t f = begin; f < end; ++f) {
+    if (p.live == 1) row_product<T, 1>(p, 0, f);
+    if (p.live == 2) row_product<T, 2>(p, 0, f);
+    if (p.live == 3) row_product<T, 3>(p, 0, f);
+  }
 }
 
 // One 32-block of every feature of a tile, features innermost. Codes are floats: products of codes and their sums stay
@@ -41,8 +76,8 @@ struct WeightTile {
   alignas(64) float d[2][kTileFeatures], dmin[kTileFeatures];
 };
 
-template <QuantType T>
-STRATA_HD void decode_tile(const LinearQ& p, int64_t feature, int64_t features, int64_t b, WeightTile& tile) {
+template <QuantType T, class P>
+STRATA_HD void decode_tile(const P& p, int64_t feature, int64_t features, int64_t b, WeightTile& tile) {
   alignas(64) int8_t codes[kTileFeatures][kBlock];
   for (int64_t f = 0; f < features; ++f) {
     Block32 w;
@@ -94,17 +129,17 @@ STRATA_HD void tile_step(const WeightTile& w, const int8_t* code, const int16_t*
   }
 }
 
-template <QuantType T>
-STRATA_HD void tile_product(const LinearQ& p, int64_t row, int64_t rows, int64_t feature, int64_t features) {
+template <QuantType T, class P>
+STRATA_HD void tile_product(const P& p, int64_t row, int64_t rows, int64_t feature, int64_t features) {
   alignas(64) float y[kTileRows][kTileFeatures], total[kTileRows][kTileFeatures];
   WeightTile tile{};
   memset(total, 0, static_cast<size_t>(rows) * sizeof(total[0]));
-  for (int s = 0; s < p.parts(); ++s) {
+  for (int s = 0; s < parts(p); ++s) {
     memset(y, 0, static_cast<size_t>(rows) * sizeof(y[0]));
-    for (int64_t b = p.part_begin(s); b < p.part_begin(s + 1); ++b) {
+    for (int64_t b = part_begin(p, s); b < part_begin(p, s + 1); ++b) {
       decode_tile<T>(p, feature, features, b, tile);
       for (int64_t r = 0; r < rows; ++r) {
-        const int64_t at = (row + r) * p.blocks + b;
+        const int64_t at = p.input(row + r) * p.blocks + b;
         tile_step<T>(tile, p.codes + at * kBlock, p.sums + at * 2, p.scales[at], y[r]);
       }
     }

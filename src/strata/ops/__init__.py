@@ -3,8 +3,11 @@
 from strata.ops.attention import attention
 from strata.ops.buffers import Buffer, Weight
 from strata.ops.builder import Builder
+from strata.ops.combine import combine, gated_add
 from strata.ops.elementwise import add, add_bias, silu_mul
 from strata.ops.embed import embed
+from strata.ops.expert_groups import group_by_expert
+from strata.ops.experts import ExpertWeights, routed_experts
 from strata.ops.gather_rows import gather_logit_rows
 from strata.ops.kv_store import LayerKV, kv_store
 from strata.ops.linear import linear
@@ -12,6 +15,7 @@ from strata.ops.program import Program
 from strata.ops.publish import ResultsRing, publish
 from strata.ops.rms_norm import rms_norm
 from strata.ops.rope import RopeScaling, RopeStyle, rope, rope_frequencies, rope_table
+from strata.ops.router import router
 from strata.ops.sample import SampleBuffers, sample
 from strata.ops.sample_params import count_output, count_prompt, pack_bias, sample_params
 from strata.ops.step import PAGE_CELLS, StepBuffers
@@ -20,6 +24,7 @@ __all__ = [
     "PAGE_CELLS",
     "Buffer",
     "Builder",
+    "ExpertWeights",
     "LayerKV",
     "Program",
     "ResultsRing",
@@ -31,10 +36,13 @@ __all__ = [
     "add",
     "add_bias",
     "attention",
+    "combine",
     "count_output",
     "count_prompt",
     "embed",
+    "gated_add",
     "gather_logit_rows",
+    "group_by_expert",
     "kv_store",
     "linear",
     "pack_bias",
@@ -43,6 +51,8 @@ __all__ = [
     "rope",
     "rope_frequencies",
     "rope_table",
+    "routed_experts",
+    "router",
     "sample",
     "sample_params",
     "silu_mul",
