@@ -1,6 +1,6 @@
 // Routed experts. An expert's bytes are found through a table of addresses (uint64 [num_experts]), so that they may
 // lie anywhere; those that no row chose are not read. Work is shared by (expert, 32 features): a weight block is
-// decoded once for up to 256 rows. pairs, offsets: see group_by_expert (router.cpp). A scale address of 0 means none.
+// decoded once for up to 128 rows. pairs, offsets: see group_by_expert (router.cpp). A scale address of 0 means none.
 #include "cpu/kernels/linear_float.h"
 #include "cpu/kernels/linear_tile.h"
 #include "cpu/kernels/quantize_block.h"
@@ -18,7 +18,7 @@ struct Activations {
 
 // One plane of all experts.
 struct Stack {
-  int64_t type;
+  QuantType type;
   const uint64_t* table;
   const float* scale;
 
@@ -32,8 +32,9 @@ struct Unit {
   int64_t rows;
 };
 
+// One expert's quantised product: row i of a tile is activation row rows[i].
 struct ExpertQ {
-  int64_t live, blocks, n;
+  int64_t blocks, n;
   const int8_t* codes;
   const float* scales;
   const int16_t* sums;
@@ -49,13 +50,12 @@ using Tile = float[kTileRows][kTileFeatures];
 template <QuantType T>
 static void quantised_tile(const Activations& a, const uint8_t* expert, const Unit& u, const int32_t* rows, Tile y) {
   const int64_t row_bytes = a.k / Format<T>::values * Format<T>::bytes;
-  const ExpertQ p{u.rows,   a.k / kBlock, kTileFeatures, a.codes, a.scales,
-                  a.sums,   expert + u.feature * row_bytes,     y[0],    rows};
-  if (u.rows <= kFewRows) return few_rows_product<T>(p, 0, u.features);
-  tile_product<T>(p, 0, u.rows, 0, u.features);
+  const ExpertQ p{a.k / kBlock, kTileFeatures, a.codes, a.scales, a.sums, expert + u.feature * row_bytes, y[0], rows};
+  if (u.rows > 1) return tile_product<T>(p, 0, u.rows, 0, u.features);
+  for (int64_t f = 0; f < u.features; ++f) y[0][f] = row_product<T>(p, 0, f);
 }
 
-static void float_tile(const Activations& a, int64_t type, const uint8_t* expert, const Unit& u, const int32_t* rows,
+static void float_tile(const Activations& a, QuantType type, const uint8_t* expert, const Unit& u, const int32_t* rows,
                        Tile y) {
   const int64_t row_bytes = float_row_bytes(type, a.k);
   float column[kFloatRows];
@@ -69,12 +69,13 @@ static void float_tile(const Activations& a, int64_t type, const uint8_t* expert
   }
 }
 
-// y[i] = the unit's features of its expert's product with activation row rows[i].
-static void expert_tile(const Activations& a, const Stack& stack, const Unit& u, const int32_t* rows, Tile y) {
+// y[i] = the unit's features of its expert's product with activation row rows[i]; false for a type not in the table.
+static bool expert_tile(const Activations& a, const Stack& stack, const Unit& u, const int32_t* rows, Tile y) {
   const uint8_t* expert = reinterpret_cast<const uint8_t*>(stack.table[u.expert]);
-  if (is_float_type(stack.type)) return float_tile(a, stack.type, expert, u, rows, y);
-  with_quantised_format(static_cast<QuantType>(stack.type),
-                        [&]<QuantType T>() { quantised_tile<T>(a, expert, u, rows, y); });
+  if (!is_float_type(stack.type))
+    return with_quantised_format(stack.type, [&]<QuantType T>() { quantised_tile<T>(a, expert, u, rows, y); });
+  float_tile(a, stack.type, expert, u, rows, y);
+  return true;
 }
 
 // Calls run(unit) for this thread's units of n features; ptr 0 and 1 are pairs and offsets.
@@ -99,15 +100,14 @@ STRATA_HD void for_units(const Op& op, int64_t experts, int64_t n, int thread, i
 void expert_gate_up(const Op& op, int thread, int threads) {
   const Activations a{op.dim[2], op.at<const float>(2), op.at<const int8_t>(3), op.at<const float>(4),
                       op.at<const int16_t>(5)};
-  const Stack gate{op.dim[0], op.at<const uint64_t>(6), op.at<const float>(8)};
-  const Stack up{op.dim[1], op.at<const uint64_t>(7), op.at<const float>(9)};
+  const Stack gate{static_cast<QuantType>(op.dim[0]), op.at<const uint64_t>(6), op.at<const float>(8)};
+  const Stack up{static_cast<QuantType>(op.dim[1]), op.at<const uint64_t>(7), op.at<const float>(9)};
   const int64_t n = op.dim[3], k = op.dim[5];
   alignas(64) Tile g, u;
   for_units(op, op.dim[4], n, thread, threads, [&](const Unit& unit) {
     int32_t rows[kTileRows];
     for (int64_t i = 0; i < unit.rows; ++i) rows[i] = unit.pairs[i] / static_cast<int32_t>(k);
-    expert_tile(a, gate, unit, rows, g);
-    expert_tile(a, up, unit, rows, u);
+    if (!expert_tile(a, gate, unit, rows, g) || !expert_tile(a, up, unit, rows, u)) return op.fault(kFaultRange);
     const float g_scale = gate.scale_of(unit.expert), u_scale = up.scale_of(unit.expert);
     bool finite = true;
     for (int64_t i = 0; i < unit.rows; ++i) {
@@ -129,11 +129,11 @@ void expert_gate_up(const Op& op, int thread, int threads) {
 void expert_down(const Op& op, int thread, int threads) {
   const Activations a{op.dim[1], op.at<const float>(2), op.at<const int8_t>(3), op.at<const float>(4),
                       op.at<const int16_t>(5)};
-  const Stack down{op.dim[0], op.at<const uint64_t>(6), op.at<const float>(7)};
+  const Stack down{static_cast<QuantType>(op.dim[0]), op.at<const uint64_t>(6), op.at<const float>(7)};
   const int64_t n = op.dim[2];
   alignas(64) Tile y;
   for_units(op, op.dim[3], n, thread, threads, [&](const Unit& unit) {
-    expert_tile(a, down, unit, unit.pairs, y);
+    if (!expert_tile(a, down, unit, unit.pairs, y)) return op.fault(kFaultRange);
     const float scale = down.scale_of(unit.expert);
     for (int64_t i = 0; i < unit.rows; ++i) {
       float* out = op.at<float>(8) + unit.pairs[i] * n + unit.feature;

@@ -1,11 +1,13 @@
 // linear_f: out[r, n] = sum over k of weight[n, k] x[r, k] for float weights, in 32 lanes by k and a tree.
-// ptr: num_rows, x float [rows, k], weight [n, k], out float [rows, n]; dim: type_id (GGML: 0 F32, 1 F16, 30 BF16), k, n.
+// ptr: num_rows, x float [rows, k], weight [n, k], out float [rows, n]; dim: type_id, k, n.
 #include "cpu/kernels/linear_float.h"
 
 namespace strata::STRATA_LEVEL {
 
 void linear_f(const Op& op, int thread, int threads) {
-  const int64_t type = op.dim[0], k = op.dim[1], n = op.dim[2], live = live_rows(op, 0);
+  const auto type = static_cast<QuantType>(op.dim[0]);
+  const int64_t k = op.dim[1], n = op.dim[2], live = live_rows(op, 0);
+  if (!is_float_type(type)) return op.fault(kFaultRange);
   const int64_t row_bytes = float_row_bytes(type, k);
   const Range features = part(n, 16, thread, threads);
   float y[kFloatRows];

@@ -18,13 +18,15 @@ from strata.ops.rope import RopeScaling, RopeStyle, rope, rope_frequencies, rope
 from strata.ops.router import router
 from strata.ops.sample import SampleBuffers, sample
 from strata.ops.sample_params import count_output, count_prompt, pack_bias, sample_params
-from strata.ops.step import PAGE_CELLS, StepBuffers
+from strata.ops.step import CHUNK_BLOCK, PAGE_CELLS, Form, StepBuffers
 
 __all__ = [
+    "CHUNK_BLOCK",
     "PAGE_CELLS",
     "Buffer",
     "Builder",
     "ExpertWeights",
+    "Form",
     "LayerKV",
     "Program",
     "ResultsRing",

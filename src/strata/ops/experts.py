@@ -149,7 +149,7 @@ def _product(
     elif isinstance(array, Q8):
         y = contract_rows(Q8(array.codes[rows], array.scales[rows], array.sums[rows]), weight)
     else:
-        y = float_rows(array[rows], weight)
+        y = float_rows(array[rows], weight.decode())
     return y if scale is None else y * scale.decode()[expert]
 
 

@@ -29,7 +29,7 @@ class LinearQ(Op):
     out: Buffer  # f32 [rows, n]
 
     def run_float(self, at: Arrays) -> None:
-        at.live(self.out)[:] = at.live(self.x) @ self.weight.decode().T
+        at.live(self.out)[:] = at.live(self.x) @ at.decoded(self.weight).T
 
     def run_contract(self, at: Arrays) -> None:
         at.live(self.out)[:] = contract_rows(at.live(self.x), self.weight)
@@ -45,10 +45,10 @@ class LinearF(Op):
     out: Buffer  # f32 [rows, n]
 
     def run_float(self, at: Arrays) -> None:
-        at.live(self.out)[:] = at.live(self.x) @ self.weight.decode().T
+        at.live(self.out)[:] = at.live(self.x) @ at.decoded(self.weight).T
 
     def run_contract(self, at: Arrays) -> None:
-        at.live(self.out)[:] = float_rows(at.live(self.x), self.weight)
+        at.live(self.out)[:] = float_rows(at.live(self.x), at.decoded(self.weight))
 
 
 def linear(b: Builder, x: Buffer, weight: Weight, out: Buffer | None = None) -> Buffer:
@@ -74,9 +74,8 @@ def contract_rows(x: Q8, weight: Weight) -> NDArray[np.float32]:
     return out
 
 
-def float_rows(x: NDArray[np.float32], weight: Weight) -> NDArray[np.float32]:
-    """[rows, n] from float rows [rows, k] and a float weight [n, k]: 32 lanes over k, then the tree."""
-    matrix = weight.decode()
+def float_rows(x: NDArray[np.float32], matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[rows, n] from float rows [rows, k] and a matrix [n, k]: 32 lanes over k, then the tree."""
     return np.stack([lane_dot(matrix, row) for row in x])
 
 
