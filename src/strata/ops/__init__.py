@@ -13,7 +13,7 @@ from strata.ops.kv_store import LayerKV, kv_store
 from strata.ops.linear import linear
 from strata.ops.program import Program
 from strata.ops.publish import ResultsRing, publish
-from strata.ops.rms_norm import rms_norm
+from strata.ops.rms_norm import head_norm, rms_norm
 from strata.ops.rope import RopeScaling, RopeStyle, rope, rope_frequencies, rope_table
 from strata.ops.router import router
 from strata.ops.sample import SampleBuffers, sample
@@ -45,6 +45,7 @@ __all__ = [
     "gated_add",
     "gather_logit_rows",
     "group_by_expert",
+    "head_norm",
     "kv_store",
     "linear",
     "pack_bias",
