@@ -5,10 +5,10 @@ from typing import Protocol
 from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import KVPool
-from strata.models import llama
+from strata.models import llama, qwen3
 from strata.ops import Buffer, Builder
 
-_MODULES = (llama,)
+_MODULES = (llama, qwen3)
 
 
 class ModelConfig(Protocol):
