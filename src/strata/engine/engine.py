@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from strata.config import EngineOptions
 from strata.engine.load import LoadedModel, load_model
+from strata.engine.pieces import Cutter
 from strata.engine.plan import StepOutput
 from strata.engine.request import Request, SamplingParams, Status
-from strata.engine.runner import MAX_LOGIT_ROWS
 from strata.engine.scheduler import Scheduler
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile
@@ -36,8 +36,7 @@ class Engine:
     def __init__(self, loaded: LoadedModel):
         self._loaded = loaded
         self._runner = loaded.runner
-        limits = loaded.runner.limits
-        self._scheduler = Scheduler(limits.max_num_seqs, limits.max_num_batched_tokens)
+        self._scheduler = Scheduler(loaded.runner.limits.max_num_seqs, loaded.cutter)
         self._ids = count(1)
         self.stats = GenerationStats()
 
@@ -95,7 +94,9 @@ class Engine:
         """Ends a request; its pages are free for the next step."""
         self._scheduler.abort(request)
 
-    def generate(self, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Generator[int, None, None]:
+    def generate(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams
+    ) -> Generator[int, None, None]:
         """Sampled tokens of one request as they come; closing the iterator aborts it."""
         request = self.add(prompt_token_ids, sampling)
         self.stats = GenerationStats(prompt_tokens=len(prompt_token_ids))
@@ -119,14 +120,15 @@ class Engine:
             if request.status is not Status.FINISHED:
                 self.abort(request)
 
-    def logits(self, token_ids: Sequence[int], chunk: int) -> Iterator[NDArray[np.float32]]:
-        """Teacher-forced logits: float32 [n, vocab_size] pieces, in order; at most `chunk` tokens a step."""
+    def logits(self, token_ids: Sequence[int], prefill: int | None = None) -> Iterator[NDArray[np.float32]]:
+        """Teacher-forced logits: float32 [n, vocab_size] pieces in order; `prefill` at most the option's."""
         self._check(token_ids)
         if len(token_ids) > self.max_model_len:
             raise ContextLengthError(f"{len(token_ids)} tokens; the context holds {self.max_model_len}")
         if self._scheduler.num_unfinished:
             raise UsageError("logits need an idle engine")
-        return self._runner.logits(token_ids, max(1, chunk or MAX_LOGIT_ROWS))
+        loaded = self._loaded.cutter.prefill
+        return self._runner.logits(token_ids, Cutter(loaded if prefill is None else min(prefill, loaded)))
 
     def _check(self, token_ids: Sequence[int]) -> None:
         if len(token_ids) == 0:

@@ -6,7 +6,8 @@ from pathlib import Path
 from strata import hw, models
 from strata.backends import Backend, ReferenceBackend
 from strata.config import EngineOptions
-from strata.engine.runner import MAX_LOGIT_ROWS, Limits, Runner
+from strata.engine.pieces import MAX_STEP_ROWS, Cutter
+from strata.engine.runner import Limits, Runner
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile, open_model
 from strata.memory import KVPool
@@ -21,6 +22,7 @@ class LoadedModel:
     file: ModelFile
     model: Model
     runner: Runner
+    cutter: Cutter
     weight_bytes_per_token: int
     kv_bytes_per_cell: int
 
@@ -29,27 +31,28 @@ def load_model(path: Path, options: EngineOptions) -> LoadedModel:
     """Opens, checks, plans and lowers."""
     file = open_model(path)
     model = models.load(file)
-    limits = _limits(model, options)
+    max_model_len = _context(model, options)
+    cutter = Cutter(min(options.prefill, -(-max_model_len // PAGE_CELLS) * PAGE_CELLS))
+    limits = Limits(max_model_len, options.max_num_seqs, cutter.chunk_rows)
     layers, kv_heads, head_dim = model.kv_shape()
     pages = limits.max_num_seqs * -(-limits.max_model_len // PAGE_CELLS)
     kv = KVPool.create(layers, kv_heads, head_dim, pages, options.kv)  # type: ignore[arg-type]  # config checks it
     runner = Runner(model, _backend(options), kv, limits)
-    return LoadedModel(file, model, runner, runner.weight_bytes_per_token, kv.nbytes // (pages * PAGE_CELLS))
+    cell_bytes = kv.nbytes // (pages * PAGE_CELLS)
+    return LoadedModel(file, model, runner, cutter, runner.weight_bytes_per_token, cell_bytes)
 
 
-def _limits(model: Model, options: EngineOptions) -> Limits:
+def _context(model: Model, options: EngineOptions) -> int:
     trained = model.config.max_position
     if options.max_model_len > trained:
         raise ContextLengthError(
             f"--max-context is {options.max_model_len}; the model was made for {trained} tokens"
         )
-    if options.max_num_seqs > MAX_LOGIT_ROWS:
+    if options.max_num_seqs > MAX_STEP_ROWS:
         raise UsageError(
-            f"--parallel is {options.max_num_seqs}; at most {MAX_LOGIT_ROWS} sequences run at once"
+            f"--parallel is {options.max_num_seqs}; at most {MAX_STEP_ROWS} sequences run at once"
         )
-    max_model_len = options.max_model_len or trained
-    rows = min(options.prefill, -(-max_model_len // PAGE_CELLS) * PAGE_CELLS)
-    return Limits(max_model_len, options.max_num_seqs, max(rows, MAX_LOGIT_ROWS))
+    return options.max_model_len or trained
 
 
 def _backend(options: EngineOptions) -> Backend:

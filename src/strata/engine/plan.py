@@ -33,21 +33,21 @@ class StartedSequence:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """Rows of a step, grouped by sequence; sequences that begin, and those whose memory is free before it."""
+    """Rows in the step form, grouped by sequence; then at most one prompt chunk of whole blocks in the chunk form."""
 
     rows: tuple[ScheduledRows, ...]
+    chunk: ScheduledRows | None = None
     started: tuple[StartedSequence, ...] = ()
-    ended: tuple[int, ...] = ()
+    ended: tuple[int, ...] = ()  # sequences whose memory is free before the step
 
-    @property
-    def num_scheduled_tokens(self) -> int:
-        """Rows in all."""
-        return sum(len(r.token_ids) for r in self.rows)
+    def scheduled(self) -> tuple[ScheduledRows, ...]:
+        """Everything the step computes."""
+        return self.rows if self.chunk is None else (*self.rows, self.chunk)
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """Sampled tokens by request, in the plan's order."""
+    """Sampled tokens by request."""
 
     plan: StepPlan
     token_ids: dict[int, int]

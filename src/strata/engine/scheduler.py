@@ -2,15 +2,16 @@
 
 from collections import deque
 
+from strata.engine.pieces import MAX_STEP_ROWS, Cutter
 from strata.engine.plan import ScheduledRows, StartedSequence, StepOutput, StepPlan
 from strata.engine.request import Request, Status
 
 
 class Scheduler:
-    """First come, first served, up to `max_num_seqs` at once and `max_num_batched_tokens` rows a step."""
+    """First come, first served, up to `max_num_seqs` at once."""
 
-    def __init__(self, max_num_seqs: int, max_num_batched_tokens: int):
-        self._budget = max_num_batched_tokens
+    def __init__(self, max_num_seqs: int, cutter: Cutter):
+        self._cutter = cutter
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._sequences = list(range(max_num_seqs - 1, -1, -1))
@@ -33,24 +34,25 @@ class Scheduler:
         return len(self._waiting) + len(self._running)
 
     def schedule(self) -> StepPlan:
-        """The next step: a row for each sequence that decodes, then prompt tokens up to the budget."""
+        """The next step: a row of each sequence that decodes, prompt tails that fit beside them, one prompt chunk."""
         ended, self._ended = tuple(self._ended), []
         started = self._admit()
-        rows, left = [], self._budget
+        rows: list[ScheduledRows] = []
+        chunk, left = None, MAX_STEP_ROWS
         for request in sorted(self._running, key=lambda r: r.num_tokens - r.num_computed_tokens > 1):
             begin = request.num_computed_tokens
-            end = min(request.num_tokens, begin + left)
-            if end == begin:
-                continue
-            left -= end - begin
-            tokens, sampled = request.tokens(begin, end), end == request.num_tokens
-            rows.append(ScheduledRows(request.request_id, request.sequence, begin, tokens, sampled))
-        return StepPlan(tuple(rows), started, ended)
+            piece = self._cutter.cut(begin, request.num_tokens - begin)
+            if piece.form == "chunk" and chunk is None:
+                chunk = _rows(request, begin + piece.count)
+            elif piece.form == "step" and left:
+                rows.append(_rows(request, begin + min(piece.count, left)))
+                left -= len(rows[-1].token_ids)
+        return StepPlan(tuple(rows), chunk, started, ended)
 
     def update(self, output: StepOutput) -> None:
         """Takes in a step's result; requests that end leave."""
         running = {request.request_id: request for request in self._running}
-        for scheduled in output.plan.rows:
+        for scheduled in output.plan.scheduled():
             request = running.get(scheduled.request_id)
             if request is None:
                 continue  # aborted while the step ran
@@ -81,3 +83,9 @@ class Scheduler:
             self._sequences.append(request.sequence)
             self._ended.append(request.sequence)
         request.status, request.finish_reason = Status.FINISHED, reason
+
+
+def _rows(request: Request, end: int) -> ScheduledRows:
+    begin = request.num_computed_tokens
+    tokens, sampled = request.tokens(begin, end), end == request.num_tokens
+    return ScheduledRows(request.request_id, request.sequence, begin, tokens, sampled)

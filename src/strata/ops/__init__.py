@@ -14,12 +14,14 @@ from strata.ops.rms_norm import rms_norm
 from strata.ops.rope import RopeScaling, RopeStyle, rope, rope_frequencies, rope_table
 from strata.ops.sample import SampleBuffers, sample
 from strata.ops.sample_params import count_output, count_prompt, pack_bias, sample_params
-from strata.ops.step import PAGE_CELLS, StepBuffers
+from strata.ops.step import CHUNK_BLOCK, PAGE_CELLS, Form, StepBuffers
 
 __all__ = [
+    "CHUNK_BLOCK",
     "PAGE_CELLS",
     "Buffer",
     "Builder",
+    "Form",
     "LayerKV",
     "Program",
     "ResultsRing",
