@@ -129,7 +129,9 @@ def _ngram(c: Config, checkpoint: Checkpoint, layer: int) -> dict[str, Any]:
     def stored(name: str) -> list[int] | None:
         return [int(n) for n in checkpoint.raw(prefix + name)] if prefix + name in checkpoint else None
 
-    sizes = stored("ngram_heads_vocab_sizes") or head_sizes(c.whole("ngram_vocab_size_base", 20_000_000), heads)
+    sizes = stored("ngram_heads_vocab_sizes") or head_sizes(
+        c.whole("ngram_vocab_size_base", 20_000_000), heads
+    )
     offsets = stored("ngram_heads_offsets") or [0, *np.cumsum(sizes[:-1]).tolist()]
     multipliers = stored("layer_multipliers") or layer_multipliers(
         c.whole("vocab_size"), size, c.get("seed", int, 1234)
