@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -156,7 +156,8 @@ def dense(
 def tiny(
     output: Output,
     arch: Annotated[
-        str, typer.Option(metavar="ARCH", help="llama, qwen3moe, qwen35, qwen35moe, qwen3next or qwen4exp.")
+        str,
+        typer.Option(metavar="ARCH", help="llama, qwen3, qwen3moe, qwen35, qwen35moe, qwen3next, qwen4exp."),
     ] = "qwen4exp",
     sizes: Annotated[
         list[str] | None,
@@ -189,12 +190,13 @@ def tiny(
 
 
 def _with_sizes(geometry: "Geometry", items: list[str]) -> "Geometry":
-    known = {f.name: f.type for f in fields(geometry) if f.type in ("int", int)}
+    from strata.synth import SIZES
+
     found: dict[str, Any] = {}
     for item in items:
         name, _, value = item.partition("=")
-        if name not in known or not value.isdigit():
-            raise UsageError(f"--set is {item!r}; it must be NAME=N, NAME one of {', '.join(known)}")
+        if name not in SIZES or not value.isdigit():
+            raise UsageError(f"--set is {item!r}; it must be NAME=N, NAME one of {', '.join(SIZES)}")
         found[name] = int(value)
     return replace(geometry, **found)
 
