@@ -22,7 +22,17 @@ def test_help_names_every_command(strata):
 
 @pytest.mark.parametrize(
     "command",
-    [["run"], ["inspect"], ["verify"], ["benchmark"], ["eval"], ["eval", "logits"], ["eval", "perplexity"]],
+    [
+        ["run"],
+        ["inspect"],
+        ["verify"],
+        ["benchmark"],
+        ["convert"],
+        ["synth"],
+        ["eval"],
+        ["eval", "logits"],
+        ["eval", "perplexity"],
+    ],
 )
 def test_every_command_explains_itself(strata, command):
     done = strata(*command, "--help")

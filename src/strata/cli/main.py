@@ -21,12 +21,12 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-app.command()(run)
-app.command()(inspect)
-app.command()(verify)
-app.command()(benchmark)
-app.command()(convert)
+app.command(short_help="Continue a prompt.")(run)
+app.command(short_help="Say what a model file holds.")(inspect)
+app.command(short_help="Check that a model file is whole.")(verify)
+app.command(short_help="Measure prompt and generation speed.")(benchmark)
 app.add_typer(eval_app, name="eval")
+app.command(short_help="Make a GGUF file of a checkpoint.")(convert)
 app.add_typer(synth_app, name="synth")
 
 
