@@ -1,5 +1,6 @@
 """The command tree, and the one place where errors become a line and an exit code."""
 
+import io
 import os
 import sys
 import traceback
@@ -47,6 +48,9 @@ def strata(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line (default: this process's arguments) and exit; failures are one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character must not end an answer
+            stream.reconfigure(errors="backslashreplace")
     given = sys.argv[1:] if arguments is None else arguments
     sys.exit(_invoke(given or ["--help"]))
 
@@ -100,6 +104,8 @@ def _usage_message(error: typer.TyperException) -> str:
 
 
 def _surprise(error: Exception) -> str:
+    if isinstance(error, OSError):  # a full disk, for example
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     if isinstance(error, MemoryError):
         return "out of memory: try a shorter --max-context or a smaller model"
     return f"unexpected {type(error).__name__}: {error} (set STRATA_LOG=debug for the traceback)"
