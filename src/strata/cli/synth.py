@@ -13,7 +13,7 @@ from strata.errors import UsageError
 if TYPE_CHECKING:
     from strata.synth import Geometry, PlantedOptions
 
-synth_app = typer.Typer(help="Make up model files: planted, dense, tiny.", no_args_is_help=True)
+synth_app = typer.Typer(help="Make up model files: planted, dense, tiny.")
 
 Output = Annotated[Path, typer.Argument(metavar="OUT.gguf", help="File to write.")]
 Threads = Annotated[int | None, typer.Option("--threads", metavar="N", help="Writers. [default: cores]")]
