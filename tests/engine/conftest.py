@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-
 from tiny import VOCAB, write_tiny_llama
 
 
