@@ -138,6 +138,7 @@ class Runner:
             part = slice(count, count + len(scheduled.token_ids))
             at[s.tokens][part] = scheduled.token_ids
             at[s.positions][part] = np.arange(scheduled.position, scheduled.end)
+            at[s.rope_positions][part] = at[s.positions][part, None]
             at[s.sequences][part] = scheduled.sequence
             count = part.stop
         at[s.num_rows][0] = count
