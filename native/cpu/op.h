@@ -12,7 +12,7 @@ using Kernel = void (*)(const Op&, int thread, int threads);
 enum Fault : uint32_t {
   kFaultNone = 0,
   kFaultNonFinite = 1,  // infinity or NaN where the contract needs a finite value
-  kFaultRange = 2,      // token, position, sequence row or page id outside its table
+  kFaultRange = 2,      // token, position, row, page or type id outside its table
   kFaultNoToken = 4,    // a token mask that leaves nothing to sample
   kFaultMemory = 8,     // a thread could not get scratch memory
 };

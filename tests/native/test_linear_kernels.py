@@ -5,6 +5,7 @@ import pytest
 from machines import Array, count, nudge, random_rows, run_everywhere, run_kernel, same_bits
 from weights import contract_product, float_product, random_weight, segments
 
+from strata import _native
 from strata.quants import FORMATS
 
 QUANTISED = [name for name, f in FORMATS.items() if f.quantised]
@@ -105,3 +106,13 @@ def test_linear_f_is_the_contract_to_the_bit(kind: str, k: int) -> None:
     np.testing.assert_allclose(
         expected, x.astype(np.float64) @ weight.T.astype(np.float64), rtol=0, atol=1e-4
     )
+
+
+def test_unknown_types_are_faults() -> None:
+    planes, out = q8_rows(1, 64, 35), np.zeros((1, 4), np.float32)
+    raw, x = np.zeros(4096, np.uint8), random_rows(1, 64, 36)
+    for type_id in (0, 4, 99):  # a float type, a retired one, none
+        run_everywhere("linear_q", [count(1), *planes, raw, out], [type_id, 64, 4], fault=_native.FAULT_RANGE)
+    run_everywhere("linear_f", [count(1), x, raw, out], [8, 64, 4], fault=_native.FAULT_RANGE)
+    tokens = np.zeros(1, np.int32)
+    run_everywhere("embed", [tokens, count(1), raw, x], [99, 64, 4], fault=_native.FAULT_RANGE)

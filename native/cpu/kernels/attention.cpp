@@ -13,6 +13,8 @@ namespace strata::STRATA_LEVEL {
 static constexpr int kTileRows = 8, kTileHeads = 4, kTileUnits = kTileRows * kTileHeads;
 static constexpr int kSplitPages = kAttentionSplit / kPageCells;
 static constexpr int kMaxHeadDim = 512;
+static constexpr int kManyUnits = 3;  // from here on a page of keys is worth transposing
+static_assert(kPageCells == kRowValues);
 static constexpr int64_t kSplitFloats = 128 << 10;  // of all splits of a tile: half an L2 cache; more only for one unit
 
 // Rows of one sequence at consecutive positions, and query heads of one KV head: they share every K and V load. A row
@@ -46,7 +48,8 @@ static thread_local SplitBuffer split_buffer;
 struct Scratch {
   alignas(64) float scores[kTileUnits][kAttentionSplit];
   alignas(64) float keys[kPageCells * kMaxHeadDim];
-  alignas(64) float values[kAttentionSplit * kValueChunk];
+  alignas(64) float transposed[kMaxHeadDim * kPageCells];
+  alignas(64) float values[kAttentionSplit * kRowValues];
   int64_t pages[kSplitPages];
   SplitSoftmax* softmax;  // [units, splits]
   float* sums;            // [units, splits, head_dim]
@@ -87,38 +90,50 @@ struct Attention {
     }
   }
 
-  void score_page(const Tile& tile, int64_t cell, int64_t p, int64_t cells, Scratch& s) const {
-    const float* keys = s.keys;
-    if (kv_type == kKvF32)
-      keys = op.at<const float>(5) + page_offset(s.pages[p], kv_heads, tile.kv_head, head_dim);
-    else
-      load(op.ptr[5], s.pages[p], tile, 0, head_dim, cells, s.keys, head_dim);
-    for (int64_t r = 0; r < tile.rows; ++r) {
-      const Cells seen = visible(tile.row + r, 1, cell + p * kPageCells);
-      const int64_t end = seen.end < cells ? seen.end : cells;
-      for (int64_t h = 0; h < tile.heads; ++h) {
-        const float* q = op.at<const float>(4) + ((tile.row + r) * heads + tile.head + h) * head_dim;
-        float* scores = s.scores[r * tile.heads + h] + p * kPageCells;
-        for (int64_t c = seen.begin; c < end; ++c) {
+  const float* query(const Tile& tile, int64_t unit) const {
+    return op.at<const float>(4) + ((tile.row + unit / tile.heads) * heads + tile.head + unit % tile.heads) * head_dim;
+  }
+
+  // Keys of a page as floats [64, head_dim]: the pool itself, or a copy.
+  const float* page_keys(const Tile& tile, int64_t page, Scratch& s) const {
+    if (kv_type == kKvF32) return op.at<const float>(5) + page_offset(page, kv_heads, tile.kv_head, head_dim);
+    load(op.ptr[5], page, tile, 0, head_dim, kPageCells, s.keys, head_dim);
+    return s.keys;
+  }
+
+  // Scores of the page's 64 cells for every unit, those that a unit does not see included.
+  void score_page(const Tile& tile, int64_t p, Scratch& s) const {
+    const float* keys = page_keys(tile, s.pages[p], s);
+    const int64_t units = tile.rows * tile.heads;
+    if (units >= kManyUnits)
+      for (int64_t c = 0; c < kPageCells; ++c)
+        for (int64_t i = 0; i < head_dim; ++i) s.transposed[i * kPageCells + c] = keys[c * head_dim + i];
+    for (int64_t unit = 0; unit < units; ++unit) {
+      const float* q = query(tile, unit);
+      float* scores = s.scores[unit] + p * kPageCells;
+      if (units >= kManyUnits)
+        lanes_of_rows(q, s.transposed, 0, head_dim, scores);
+      else
+        for (int64_t c = 0; c < kPageCells; ++c) {
           alignas(64) float acc[kLanes] = {};
           lanes_fma(q, keys + c * head_dim, head_dim, acc);
-          scores[c] = tree_sum(acc) * op.scalar[0];
+          scores[c] = tree_sum(acc);
         }
-      }
+      for (int64_t c = 0; c < kPageCells; ++c) scores[c] *= op.scalar[0];
     }
   }
 
   void sum_split(const Tile& tile, int64_t split, int64_t splits, Cells cells, int64_t cell, Scratch& s) const {
-    for (int64_t d = 0; d < head_dim; d += kValueChunk) {
-      const int64_t width = head_dim - d < kValueChunk ? head_dim - d : kValueChunk;
+    for (int64_t d = 0; d < head_dim; d += kRowValues) {
+      const int64_t width = head_dim - d < kRowValues ? head_dim - d : kRowValues;
       for (int64_t p = cells.begin / kPageCells, c; (c = p * kPageCells) < cells.end; ++p)
         load(op.ptr[6], s.pages[p], tile, d, width, cells.end - c < kPageCells ? cells.end - c : kPageCells,
-             s.values + c * kValueChunk, kValueChunk);
+             s.values + c * kRowValues, kRowValues);
       for (int64_t unit = 0; unit < tile.rows * tile.heads; ++unit) {
         const Cells seen = visible(tile.row + unit / tile.heads, 1, cell);
         if (seen.begin >= seen.end) continue;
-        alignas(64) float sums[kValueChunk];
-        sum_values(s.scores[unit], s.values, seen.begin, seen.end, sums);
+        alignas(64) float sums[kRowValues];
+        lanes_of_rows(s.scores[unit], s.values, seen.begin, seen.end, sums);
         memcpy(s.sums + (unit * splits + split) * head_dim + d, sums, static_cast<size_t>(width) * sizeof(float));
       }
     }
@@ -128,10 +143,10 @@ struct Attention {
   bool run_split(const Tile& tile, int64_t split, int64_t splits, Scratch& s) const {
     const int64_t cell = (first_split(tile.row) + split) * kAttentionSplit;
     const Cells cells = visible(tile.row, tile.rows, cell);
-    for (int64_t p = cells.begin / kPageCells, c; (c = p * kPageCells) < cells.end; ++p) {
+    for (int64_t p = cells.begin / kPageCells; p * kPageCells < cells.end; ++p) {
       s.pages[p] = page_id(op.at<const int32_t>(3), op.dim[3], op.dim[6], sequences[tile.row], cell / kPageCells + p);
       if (s.pages[p] < 0) return false;
-      score_page(tile, cell, p, cells.end - c < kPageCells ? cells.end - c : kPageCells, s);
+      score_page(tile, p, s);
     }
     for (int64_t unit = 0; unit < tile.rows * tile.heads; ++unit) {
       const Cells seen = visible(tile.row + unit / tile.heads, 1, cell);

@@ -22,7 +22,8 @@ static void embed_rows(const Op& op, int thread, int threads) {
 }
 
 void embed(const Op& op, int thread, int threads) {
-  with_format(static_cast<QuantType>(op.dim[0]), [&]<QuantType T>() { embed_rows<T>(op, thread, threads); });
+  const auto run = [&]<QuantType T>() { embed_rows<T>(op, thread, threads); };
+  if (!with_format(static_cast<QuantType>(op.dim[0]), run)) op.fault(kFaultRange);
 }
 
 }  // namespace strata::STRATA_LEVEL

@@ -1,18 +1,18 @@
 // linear_f: out[r, n] = sum over k of weight[n, k] x[r, k] for float weights, in 32 lanes by k and a tree.
-// ptr: num_rows, x float [rows, k], weight [n, k], out float [rows, n]; dim: type_id (GGML: 0 F32, 1 F16, 30 BF16), k, n.
+// ptr: num_rows, x float [rows, k], weight [n, k], out float [rows, n]; dim: type_id, k, n.
 #include "cpu/kernels/kernel.h"
+#include "strata/quants.h"
 
 namespace strata::STRATA_LEVEL {
 
 static constexpr int kChunk = 512;   // weight values made float at a time
 static constexpr int kTileRows = 16;  // rows whose lanes are kept while a weight row is read
 
-enum FloatType : int64_t { kF32 = 0, kF16 = 1, kBf16 = 30 };
-
-STRATA_HD const float* chunk_floats(int64_t type, const uint8_t* row, int64_t k, int64_t n, float* __restrict buffer) {
-  if (type == kF32) return reinterpret_cast<const float*>(row) + k;
+STRATA_HD const float* chunk_floats(QuantType type, const uint8_t* row, int64_t k, int64_t n,
+                                    float* __restrict buffer) {
+  if (type == QuantType::F32) return reinterpret_cast<const float*>(row) + k;
   const uint16_t* __restrict half = reinterpret_cast<const uint16_t*>(row) + k;
-  if (type == kF16)
+  if (type == QuantType::F16)
     for (int64_t i = 0; i < n; ++i) buffer[i] = half_float(half[i]);
   else
     for (int64_t i = 0; i < n; ++i) buffer[i] = bf16_float(half[i]);
@@ -20,8 +20,10 @@ STRATA_HD const float* chunk_floats(int64_t type, const uint8_t* row, int64_t k,
 }
 
 void linear_f(const Op& op, int thread, int threads) {
-  const int64_t type = op.dim[0], k = op.dim[1], n = op.dim[2], live = live_rows(op, 0);
-  const int64_t row_bytes = k * (type == kF32 ? 4 : 2);
+  const auto type = static_cast<QuantType>(op.dim[0]);
+  const int64_t k = op.dim[1], n = op.dim[2], live = live_rows(op, 0);
+  const int64_t row_bytes = k * (type == QuantType::F32 ? 4 : 2);
+  if (type != QuantType::F32 && type != QuantType::F16 && type != QuantType::BF16) return op.fault(kFaultRange);
   const Range features = part(n, 16, thread, threads);
   alignas(64) float acc[kTileRows][kLanes], buffer[kChunk];
   for (int64_t tile = 0; tile < live; tile += kTileRows) {

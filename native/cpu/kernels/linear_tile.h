@@ -1,11 +1,11 @@
-// The tiled form of a quantised product: 32 features of the weight, decoded once a block for up to 256 rows.
+// The tiled form of a quantised product: 32 features of the weight, decoded once a block for up to 128 rows.
 #pragma once
 #include "cpu/kernels/kernel.h"
 #include "strata/quants.h"
 
 namespace strata::STRATA_LEVEL {
 
-constexpr int kTileFeatures = 32, kTileRows = 256;
+constexpr int kTileFeatures = 32, kTileRows = 128;
 
 // A linear_q record, named.
 struct LinearQ {
@@ -39,25 +39,37 @@ struct WeightTile {
   alignas(64) float code[kBlock][kTileFeatures];
   alignas(64) int32_t scale[2][kTileFeatures], min[2][kTileFeatures];
   alignas(64) float d[2][kTileFeatures], dmin[kTileFeatures];
+  Block32 block[kTileFeatures];  // as decoded; zero for features past the weight's last
 };
+
+// Transposes 32 x 32 bytes: a perfect shuffle turns the index's top bit into its lowest; five exchange row and column.
+STRATA_HD void transpose32(int8_t* __restrict a, int8_t* __restrict b) {
+  constexpr int kHalf = kBlock * kTileFeatures / 2;
+  for (int stage = 0; stage < 5; ++stage) {
+    const int8_t* __restrict in = stage % 2 == 0 ? a : b;
+    int8_t* __restrict out = stage % 2 == 0 ? b : a;
+    for (int i = 0; i < kHalf; ++i) out[2 * i] = in[i], out[2 * i + 1] = in[kHalf + i];
+  }
+}
 
 template <QuantType T>
 STRATA_HD void decode_tile(const LinearQ& p, int64_t feature, int64_t features, int64_t b, WeightTile& tile) {
-  alignas(64) int8_t codes[kTileFeatures][kBlock];
-  for (int64_t f = 0; f < features; ++f) {
-    Block32 w;
-    decode_block<T>(p, feature + f, b, w);
+  alignas(64) int8_t codes[kTileFeatures][kBlock], transposed[kBlock][kTileFeatures];
+  for (int64_t f = 0; f < features; ++f) decode_block<T>(p, feature + f, b, tile.block[f]);
+  // As dot32: what a format stores once per 32 weights belongs to the float scale and minimum.
+  constexpr bool kHalves = Format<T>::halves;
+  for (int f = 0; f < kTileFeatures; ++f) {
+    const Block32& w = tile.block[f];
     memcpy(codes[f], w.code, kBlock);
-    // As dot32: what a format stores once per 32 weights belongs to the float scale and minimum.
-    constexpr bool kHalves = Format<T>::halves;
     for (int h = 0; h < 2; ++h) {
       tile.scale[h][f] = w.scale[h], tile.min[h][f] = w.min[h];
       tile.d[h][f] = kHalves ? w.d[h] : w.d[h] * static_cast<float>(w.scale[h]);
     }
     tile.dmin[f] = kHalves ? w.dmin : w.dmin * static_cast<float>(w.min[0]);
   }
+  transpose32(codes[0], transposed[0]);
   for (int k = 0; k < kBlock; ++k)
-    for (int f = 0; f < kTileFeatures; ++f) tile.code[k][f] = codes[f][k];
+    for (int f = 0; f < kTileFeatures; ++f) tile.code[k][f] = transposed[k][f];
 }
 
 // acc + w a, exact: the form is free, and a processor without fma must not call a function here.
@@ -71,14 +83,15 @@ STRATA_HD float add_exact(float w, float a, float acc) {
 
 // The step dot32 takes, for all features of a tile.
 template <QuantType T>
-STRATA_HD void tile_step(const WeightTile& w, const int8_t* code, const int16_t* sums, float d_a, float* __restrict y) {
-  alignas(64) float a[kBlock], sum[2][kTileFeatures] = {};
-  for (int k = 0; k < kBlock; ++k) a[k] = code[k];
-  for (int h = 0; h < 2; ++h)
-    for (int k = 16 * h; k < 16 * h + 16; ++k)
-      for (int f = 0; f < kTileFeatures; ++f) sum[h][f] = add_exact(w.code[k][f], a[k], sum[h][f]);
+STRATA_HD void tile_step(const WeightTile& w, const float* __restrict a, const int16_t* sums, float d_a,
+                         float* __restrict y) {
+  alignas(64) float sum0[kTileFeatures] = {}, sum1[kTileFeatures] = {};
+  for (int k = 0; k < 16; ++k)
+    for (int f = 0; f < kTileFeatures; ++f) sum0[f] = add_exact(w.code[k][f], a[k], sum0[f]);
+  for (int k = 16; k < 32; ++k)
+    for (int f = 0; f < kTileFeatures; ++f) sum1[f] = add_exact(w.code[k][f], a[k], sum1[f]);
   for (int f = 0; f < kTileFeatures; ++f) {
-    const int32_t low = static_cast<int32_t>(sum[0][f]), high = static_cast<int32_t>(sum[1][f]);
+    const int32_t low = static_cast<int32_t>(sum0[f]), high = static_cast<int32_t>(sum1[f]);
     if constexpr (Format<T>::scale16) {
       y[f] = dot_step(low, w.d[0][f], d_a, y[f]);
       y[f] = dot_step(high, w.d[1][f], d_a, y[f]);
@@ -96,16 +109,18 @@ STRATA_HD void tile_step(const WeightTile& w, const int8_t* code, const int16_t*
 
 template <QuantType T>
 STRATA_HD void tile_product(const LinearQ& p, int64_t row, int64_t rows, int64_t feature, int64_t features) {
-  alignas(64) float y[kTileRows][kTileFeatures], total[kTileRows][kTileFeatures];
+  alignas(64) float y[kTileRows][kTileFeatures], total[kTileRows][kTileFeatures], a[kTileRows][kBlock];
   WeightTile tile{};
   memset(total, 0, static_cast<size_t>(rows) * sizeof(total[0]));
   for (int s = 0; s < p.parts(); ++s) {
     memset(y, 0, static_cast<size_t>(rows) * sizeof(y[0]));
     for (int64_t b = p.part_begin(s); b < p.part_begin(s + 1); ++b) {
       decode_tile<T>(p, feature, features, b, tile);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int k = 0; k < kBlock; ++k) a[r][k] = p.codes[((row + r) * p.blocks + b) * kBlock + k];
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t at = (row + r) * p.blocks + b;
-        tile_step<T>(tile, p.codes + at * kBlock, p.sums + at * 2, p.scales[at], y[r]);
+        tile_step<T>(tile, a[r], p.sums + at * 2, p.scales[at], y[r]);
       }
     }
     for (int64_t r = 0; r < rows; ++r)

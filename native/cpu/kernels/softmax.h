@@ -6,7 +6,7 @@
 
 namespace strata::STRATA_LEVEL {
 
-constexpr int kValueChunk = 64;  // values of a head summed together
+constexpr int kRowValues = 64;  // sums taken together: values of a head, or the cells of a page
 constexpr float kNoScore = -std::numeric_limits<float>::infinity();
 
 // Of one row and head: max = -infinity where the split has no visible cell.
@@ -28,20 +28,24 @@ STRATA_HD SplitSoftmax split_softmax(float* __restrict scores, int64_t begin, in
   return {max[0], tree_sum(sum)};
 }
 
-// out[d] = sum over cells of weight * value, in 32 lanes by cell and a tree. values: [256][kValueChunk].
-STRATA_HD void sum_values(const float* __restrict weights, const float* __restrict values, int64_t begin, int64_t end,
-                          float* __restrict out) {
-  alignas(64) float lanes[kLanes][kValueChunk];
-  for (int64_t lane = 0; lane < kLanes; ++lane) {
-    float acc[kValueChunk] = {};
+// out[i] = sum over t in [begin, end) of weights[t] * rows[t][i]: t by fma into lane t mod 32, then the tree. With
+// weights = softmax and rows = V this is a split's values; with weights = q and rows = K transposed, a page's scores.
+STRATA_HD void lanes_of_rows(const float* __restrict weights, const float* __restrict rows, int64_t begin, int64_t end,
+                             float* __restrict out) {
+  constexpr int kHalf = kLanes / 2;  // the tree's first level is taken at once: lanes j and j + 16 are added
+  alignas(64) float lanes[kHalf][kRowValues];
+  for (int64_t lane = 0; lane < kHalf; ++lane) {
+    float acc0[kRowValues] = {}, acc1[kRowValues] = {};
     for (int64_t t = begin + ((lane - begin) & (kLanes - 1)); t < end; t += kLanes)
-      for (int d = 0; d < kValueChunk; ++d) acc[d] = fma32(weights[t], values[t * kValueChunk + d], acc[d]);
-    for (int d = 0; d < kValueChunk; ++d) lanes[lane][d] = acc[d];
+      for (int i = 0; i < kRowValues; ++i) acc0[i] = fma32(weights[t], rows[t * kRowValues + i], acc0[i]);
+    for (int64_t t = begin + ((lane + kHalf - begin) & (kLanes - 1)); t < end; t += kLanes)
+      for (int i = 0; i < kRowValues; ++i) acc1[i] = fma32(weights[t], rows[t * kRowValues + i], acc1[i]);
+    for (int i = 0; i < kRowValues; ++i) lanes[lane][i] = acc0[i] + acc1[i];
   }
-  for (int half = kLanes / 2; half > 1; half /= 2)
-    for (int i = 0; i < half; ++i)
-      for (int d = 0; d < kValueChunk; ++d) lanes[i][d] += lanes[i + half][d];
-  for (int d = 0; d < kValueChunk; ++d) out[d] = lanes[0][d] + lanes[1][d];
+  for (int half = kHalf / 2; half > 1; half /= 2)
+    for (int lane = 0; lane < half; ++lane)
+      for (int i = 0; i < kRowValues; ++i) lanes[lane][i] += lanes[lane + half][i];
+  for (int i = 0; i < kRowValues; ++i) out[i] = lanes[0][i] + lanes[1][i];
 }
 
 // Joins splits 0 .. splits - 1 in ascending order under their largest maximum: out[d] = sum of value sums over sum of

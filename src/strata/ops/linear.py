@@ -29,7 +29,7 @@ class LinearQ(Op):
     out: Buffer  # f32 [rows, n]
 
     def run_float(self, at: Arrays) -> None:
-        at.live(self.out)[:] = at.live(self.x) @ self.weight.decode().T
+        at.live(self.out)[:] = at.live(self.x) @ at.decoded(self.weight).T
 
     def run_contract(self, at: Arrays) -> None:
         x, out = at.live(self.x), at.live(self.out)
@@ -52,10 +52,10 @@ class LinearF(Op):
     out: Buffer  # f32 [rows, n]
 
     def run_float(self, at: Arrays) -> None:
-        at.live(self.out)[:] = at.live(self.x) @ self.weight.decode().T
+        at.live(self.out)[:] = at.live(self.x) @ at.decoded(self.weight).T
 
     def run_contract(self, at: Arrays) -> None:
-        weight = self.weight.decode()
+        weight = at.decoded(self.weight)
         out = at.live(self.out)
         for r, row in enumerate(at.live(self.x)):
             out[r] = lane_dot(weight, row)

@@ -21,11 +21,23 @@ class Q8(NamedTuple):
 class Arrays:
     """Where the reference backend keeps each buffer's array."""
 
-    def __init__(self, arrays: Mapping[Buffer, Any]):
+    def __init__(
+        self, arrays: Mapping[Buffer, Any], decoded: dict[Weight, NDArray[np.float32]] | None = None
+    ):
         self._arrays = arrays
+        self._decoded = {} if decoded is None else decoded
 
     def __getitem__(self, buffer: Buffer) -> Any:
         return self._arrays[buffer]
+
+    def decoded(self, weight: Weight) -> NDArray[np.float32]:
+        """The weight's values; kept between steps while all that are kept stay under 2 GiB."""
+        if weight in self._decoded:
+            return self._decoded[weight]
+        values = weight.decode()
+        if sum(v.nbytes for v in self._decoded.values()) + values.nbytes <= 1 << 31:
+            self._decoded[weight] = values
+        return values
 
     def count(self, buffer: Buffer) -> int:
         """Live rows of `buffer` in this step."""
