@@ -76,7 +76,7 @@ def planted(
     threads: Threads = None,
 ) -> None:
     """A full-geometry qwen4exp model that follows a known cycle of tokens, written beside it as .cycle.npy."""
-    from strata.synth import FULL, PlantedOptions, ngram_base_for, write_planted  # noqa: PLC0415  # help comes first
+    from strata.synth import FULL, PlantedOptions, ngram_base_for, write_planted  # help comes first
 
     geometry = replace(
         FULL,
@@ -135,7 +135,7 @@ def dense(
     threads: Threads = None,
 ) -> None:
     """A random llama model of a given size and type, for speed only."""
-    from strata.synth import DENSE, DenseOptions, write_dense  # noqa: PLC0415  # help comes first
+    from strata.synth import DENSE, DenseOptions, write_dense  # help comes first
 
     if heads < 1 or hidden % heads:
         raise UsageError(f"--hidden {hidden} is not a multiple of --heads {heads}")
@@ -178,7 +178,7 @@ def tiny(
     seed: Seed = 1,
 ) -> None:
     """A tiny random model of any family, small enough for a reference to run."""
-    from strata import synth  # noqa: PLC0415  # help comes first
+    from strata import synth  # help comes first
 
     geometry = _with_sizes(replace(synth.tiny(arch), draft=draft), sizes or [])
     types = synth.uniform_types(type_name.upper())

@@ -84,7 +84,10 @@ class Split(NamedTuple):
 
 
 def split(q: Array, k: Array, v: Array, visible: NDArray[np.bool_], scale: np.float32) -> Split:
-    """q [rows, kv_heads, group, dim], k and v [kv_heads, cells, dim], visible [rows, cells]. Cells that are not visible leave every lane as it is."""
+    """q [rows, kv_heads, group, dim], k and v [kv_heads, cells, dim], visible [rows, cells].
+
+    Cells that are not visible leave every lane as it is.
+    """
     scores = lane_dot(q[:, :, :, None, :], k[:, None, :, :]) * scale
     seen = visible[:, None, None]
     m = np.where(seen, scores, np.float32(-np.inf)).max(axis=-1)
@@ -99,7 +102,7 @@ def split(q: Array, k: Array, v: Array, visible: NDArray[np.bool_], scale: np.fl
 
 
 def combine(splits: Sequence[Split]) -> Array:
-    """[rows, kv_heads, group, dim]. Splits in ascending order under the maximum of all: out[d] = sum of o_s[d] a_s over sum of l_s a_s."""
+    """Splits in ascending order under the maximum of all: out[d] = sum of o_s[d] a_s over sum of l_s a_s."""
     largest = np.max([s.m for s in splits], axis=0)
     total, out = np.zeros_like(largest), np.zeros_like(splits[0].out)
     for s in splits:

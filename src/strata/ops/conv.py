@@ -77,7 +77,9 @@ def causal_conv(b: Builder, x: Buffer, weight: Weight, ring: Buffer, dilation: i
     expect_shape(weight, channels, kernel)
     expect_width(x, channels)
     expect(ring.shape[1:] == (RING_ROWS, channels), f"{ring} does not hold {RING_ROWS} rows of {channels}")
-    expect((kernel - 1) * dilation <= RING_ROWS // 2, f"{weight} reaches back more than {RING_ROWS // 2} rows")
+    expect(
+        (kernel - 1) * dilation <= RING_ROWS // 2, f"{weight} reaches back more than {RING_ROWS // 2} rows"
+    )
     s, out = b.steps, b.rows(channels, "conv", like=x)
     b.emit(
         CausalConv(

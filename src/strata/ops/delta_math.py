@@ -52,7 +52,9 @@ def block_contract(state: Float32, rows: DeltaRows) -> tuple[Float32, Float32]:
         total = total + rows.g[i]
         log[i] = total
     log = log.T  # [heads, n]
-    decay = exp32(np.minimum(log[:, :, None] - log[:, None, :], np.float32(0)))  # [heads, i, j], used for j <= i
+    decay = exp32(
+        np.minimum(log[:, :, None] - log[:, None, :], np.float32(0))
+    )  # [heads, i, j], used for j <= i
     kk, qk = (lane_dot(x[:, :, None], k[:, None]) * decay for x in (k, q))
     since = exp32(log)[:, :, None]
     x = fma(-since, lane_dot(k[:, :, None], state[:, None]), rows.v.swapaxes(0, 1))  # [heads, n, value_dim]

@@ -62,15 +62,13 @@ class DeltaState:
         """Rows by value head from rows [n, pending width] and, where outputs are wanted, queries [n, key width]."""
         n, heads, h = len(kept), self.value_heads, np.arange(self.value_heads)
         source = h % self.key_heads if self.tiled else h // (heads // self.key_heads)
-        k, v, beta, g = np.split(
-            kept, np.cumsum([self.key_width, self.value_width, heads]), axis=-1
-        )
+        k, v, beta, g = np.split(kept, np.cumsum([self.key_width, self.value_width, heads]), axis=-1)
         return DeltaRows(
-            k=k.reshape(n, self.key_heads, -1)[:, source],
-            v=v.reshape(n, heads, -1),
+            k=k.reshape(n, self.key_heads, self.key_dim)[:, source],
+            v=v.reshape(n, heads, self.value_dim),
             beta=beta,
             g=g,
-            q=None if q is None else q.reshape(n, self.key_heads, -1)[:, source],
+            q=None if q is None else q.reshape(n, self.key_heads, self.key_dim)[:, source],
         )
 
 
@@ -97,7 +95,9 @@ class _Delta(Op):
             return np.zeros(self.state.shape[1:], np.float32)
         count = int(at[self.commits][group.sequence])
         committed = np.arange(group.position - count, group.position) % RING_ROWS
-        state, _ = advance(at[self.state][group.sequence], self.of.rows(at[self.pending][group.sequence][committed]))
+        state, _ = advance(
+            at[self.state][group.sequence], self.of.rows(at[self.pending][group.sequence][committed])
+        )
         return state
 
 
@@ -189,7 +189,10 @@ def delta_rule(b: Builder, qk: Buffer, mixed: Buffer, gates: Buffer, layer: Delt
     qk: unit queries and keys; mixed: the convolved [q | k | v], of which v is read; gates: beta, then log decay.
     """
     heads, s = layer.value_heads, b.steps
-    expect(heads % layer.key_heads == 0, f"{heads} value heads over {layer.key_heads} key heads is not a whole ratio")
+    expect(
+        heads % layer.key_heads == 0,
+        f"{heads} value heads over {layer.key_heads} key heads is not a whole ratio",
+    )
     expect_width(qk, 2 * layer.key_width)
     expect_width(mixed, 2 * layer.key_width + layer.value_width)
     expect_width(gates, 2 * heads)
@@ -206,5 +209,7 @@ def delta_settle(b: Builder, layer: DeltaState) -> None:
     """Makes the committed rows of the step's sequences state; `commits` must be 0 afterwards."""
     s = b.steps
     b.emit(
-        DeltaSettle(s.positions, s.sequences, s.commits, layer.state, layer.pending, layer.key_heads, layer.tiled)
+        DeltaSettle(
+            s.positions, s.sequences, s.commits, layer.state, layer.pending, layer.key_heads, layer.tiled
+        )
     )

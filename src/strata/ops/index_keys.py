@@ -1,4 +1,4 @@
-"""index_keys: the keys that sparse attention ranks blocks by (MODEL: one head; a raw key a cell, a pooled key a block)."""
+"""index_keys: the keys that sparse attention ranks blocks by: one raw key a cell, one pooled key a block."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""select_blocks: which blocks of cells a row attends to, by index keys; whole blocks compete, the tail is always seen."""
+"""select_blocks: which blocks of cells a row attends to; whole blocks compete, the tail is always seen."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -20,7 +20,9 @@ class StepBuffers:
     num_rows: Buffer  # i32 [1]
     tokens: Buffer  # i32 [max_rows]
     positions: Buffer  # i32 [max_rows], absolute cell index
-    rope_positions: Buffer  # i32 [max_rows, 3], rotary position on each axis; of text, the position three times
+    rope_positions: (
+        Buffer  # i32 [max_rows, 3], rotary position on each axis; of text, the position three times
+    )
     sequences: Buffer  # i32 [max_rows], row of the page table; rows of a sequence are consecutive
     page_table: Buffer  # i32 [max_num_seqs, pages_per_seq]
     commits: Buffer  # i32 [max_num_seqs], rows of the sequence's last step-form step that became state

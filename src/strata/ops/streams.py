@@ -1,4 +1,4 @@
-"""Hyper-connections: the residual as several streams, mixed before a sublayer, injected into after it (Zhu et al. 2024).
+"""Hyper-connections (Zhu et al. 2024): several residual streams, mixed before a sublayer, injected into after it.
 
 A row of `streams` * width values holds its streams one after the other.
 """
