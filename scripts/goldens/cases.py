@@ -108,10 +108,10 @@ QWEN3_CASES = (
     ),
     Case(
         "qwen3next-quantised", "qwen3next",
-        HYBRID | EXPERTS | THREE_LAYERS | {
+        HYBRID | EXPERTS | {
             "hidden_size": 64, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64,
         },
-        "Q2_0 experts, Q5_0 and IQ4_NL elsewhere", 42, margin=0.1,
+        "Q2_0 experts, Q5_0 and IQ4_NL elsewhere", 42, margin=0.2,
         types={
             "_exps": "Q2_0", "ssm_ba": "F32", "attn_(qkv|q)": "Q5_0", "attn_gate": "IQ4_NL",
             "token_embd": "IQ4_NL", "": "Q8_0",

@@ -1,9 +1,9 @@
 """Values in a block format: encoded where the `gguf` package can, else random blocks of the same spread."""
 
-import gguf
 import numpy as np
 from scripts.goldens.cases import Array
 
+import gguf
 from oracles.model import decode
 from strata.gguf import TensorType
 

@@ -193,3 +193,9 @@ def test_what_the_cases_cover():
     assert 0 in eos
     assert 1 in np.diff(eos)
     assert 2 in np.diff(eos)
+
+
+@pytest.mark.parametrize("length", [64, 128, 130])
+def test_a_prompt_s_logits_are_the_first_rows(length):
+    case = ALL["qwen4exp"]
+    assert nrmse(logits(case.models()[0], case.tokens[:length]), case.logits[:length]) < BOUND

@@ -27,7 +27,7 @@ def causal_conv(x: Array, weight: Array, dilation: int = 1) -> Array:
     """Depthwise: x [tokens, channels], weight [channels, taps]; the last tap meets the newest column."""
     taps = weight.shape[1]
     padded = np.concatenate([np.zeros(((taps - 1) * dilation, x.shape[1]), x.dtype), x])
-    return sum(weight[:, j] * padded[j * dilation : j * dilation + len(x)] for j in range(taps))  # type: ignore[return-value]
+    return sum(weight[:, j] * padded[j * dilation : j * dilation + len(x)] for j in range(taps))
 
 
 def delta_rule(q: Array, k: Array, v: Array, beta: Array, decay: Array) -> Array:

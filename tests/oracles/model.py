@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 
+import gguf
 from strata.gguf import ModelFile, TensorType, open_model
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -87,7 +87,9 @@ class Model:
 
     def maybe(self, name: str) -> Array | None:
         """The tensor, or None where the file has none of that name."""
-        return self[name] if name in self else None  # noqa: SIM401  (not a dict)
+        if name not in self:
+            return None
+        return self[name]
 
     @property
     def num_layers(self) -> int:

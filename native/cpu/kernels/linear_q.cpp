@@ -5,27 +5,11 @@
 
 namespace strata::STRATA_LEVEL {
 
-// One activation row times one weight row.
-template <QuantType T>
-STRATA_HD float row_product(const LinearQ& p, int64_t feature) {
-  float total = 0.0f;
-  for (int s = 0; s < p.parts(); ++s) {
-    float y = 0.0f;
-    for (int64_t b = p.part_begin(s); b < p.part_begin(s + 1); ++b) {
-      Block32 w;
-      decode_block<T>(p, feature, b, w);
-      y = dot32<T>(w, p.codes + b * kBlock, p.sums + b * 2, p.scales[b], y);
-    }
-    total += y;
-  }
-  return total;
-}
-
 template <QuantType T>
 static void product(const LinearQ& p, int thread, int threads) {
   const Range features = part(p.n, kTileFeatures, thread, threads);
   if (p.live == 1) {
-    for (int64_t f = features.begin; f < features.end; ++f) p.out[f] = row_product<T>(p, f);
+    for (int64_t f = features.begin; f < features.end; ++f) p.out[f] = row_product<T>(p, 0, f);
     return;
   }
   for (int64_t row = 0; row < p.live; row += kTileRows)

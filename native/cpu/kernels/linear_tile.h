@@ -1,4 +1,5 @@
-// The tiled form of a quantised product: 32 features of the weight, decoded once a block for up to 128 rows.
+// Quantised products: a weight row times one activation row, and the tiled form, 32 features of the weight decoded once
+// a block for up to 128 rows. P names the operands, as LinearQ does; its row i reads activation row input(i).
 #pragma once
 #include "cpu/kernels/kernel.h"
 #include "strata/quants.h"
@@ -21,16 +22,37 @@ struct LinearQ {
         scales(op.at<const float>(2)), sums(op.at<const int16_t>(3)), weight(op.at<const uint8_t>(4)),
         out(op.at<float>(5)) {}
 
-  int parts() const { return segments(static_cast<int>(blocks)); }
-  int64_t part_begin(int s) const { return segment_begin(s, static_cast<int>(blocks)); }
+  int64_t input(int64_t row) const { return row; }
 };
 
+template <class P> STRATA_HD int parts(const P& p) { return segments(static_cast<int>(p.blocks)); }
+template <class P> STRATA_HD int64_t part_begin(const P& p, int s) {
+  return segment_begin(s, static_cast<int>(p.blocks));
+}
+
 // Values [32 b, 32 b + 32) of a weight row.
-template <QuantType T>
-STRATA_HD void decode_block(const LinearQ& p, int64_t feature, int64_t b, Block32& out) {
+template <QuantType T, class P>
+STRATA_HD void decode_block(const P& p, int64_t feature, int64_t b, Block32& out) {
   constexpr int kParts = Format<T>::values / kBlock;
   const int64_t block = feature * (p.blocks / kParts) + b / kParts;
   Format<T>::block32(p.weight + block * Format<T>::bytes, static_cast<int>(b % kParts), out);
+}
+
+// One activation row times one weight row.
+template <QuantType T, class P>
+STRATA_HD float row_product(const P& p, int64_t row, int64_t feature) {
+  const int64_t first = p.input(row) * p.blocks;
+  float total = 0.0f;
+  for (int s = 0; s < parts(p); ++s) {
+    float y = 0.0f;
+    for (int64_t b = part_begin(p, s); b < part_begin(p, s + 1); ++b) {
+      Block32 w;
+      decode_block<T>(p, feature, b, w);
+      y = dot32<T>(w, p.codes + (first + b) * kBlock, p.sums + (first + b) * 2, p.scales[first + b], y);
+    }
+    total += y;
+  }
+  return total;
 }
 
 // One 32-block of every feature of a tile, features innermost. Codes are floats: products of codes and their sums stay
@@ -52,8 +74,8 @@ STRATA_HD void transpose32(int8_t* __restrict a, int8_t* __restrict b) {
   }
 }
 
-template <QuantType T>
-STRATA_HD void decode_tile(const LinearQ& p, int64_t feature, int64_t features, int64_t b, WeightTile& tile) {
+template <QuantType T, class P>
+STRATA_HD void decode_tile(const P& p, int64_t feature, int64_t features, int64_t b, WeightTile& tile) {
   alignas(64) int8_t codes[kTileFeatures][kBlock], transposed[kBlock][kTileFeatures];
   for (int64_t f = 0; f < features; ++f) decode_block<T>(p, feature + f, b, tile.block[f]);
   // As dot32: what a format stores once per 32 weights belongs to the float scale and minimum.
@@ -107,19 +129,19 @@ STRATA_HD void tile_step(const WeightTile& w, const float* __restrict a, const i
   }
 }
 
-template <QuantType T>
-STRATA_HD void tile_product(const LinearQ& p, int64_t row, int64_t rows, int64_t feature, int64_t features) {
+template <QuantType T, class P>
+STRATA_HD void tile_product(const P& p, int64_t row, int64_t rows, int64_t feature, int64_t features) {
   alignas(64) float y[kTileRows][kTileFeatures], total[kTileRows][kTileFeatures], a[kTileRows][kBlock];
   WeightTile tile{};
   memset(total, 0, static_cast<size_t>(rows) * sizeof(total[0]));
-  for (int s = 0; s < p.parts(); ++s) {
+  for (int s = 0; s < parts(p); ++s) {
     memset(y, 0, static_cast<size_t>(rows) * sizeof(y[0]));
-    for (int64_t b = p.part_begin(s); b < p.part_begin(s + 1); ++b) {
+    for (int64_t b = part_begin(p, s); b < part_begin(p, s + 1); ++b) {
       decode_tile<T>(p, feature, features, b, tile);
       for (int64_t r = 0; r < rows; ++r)
-        for (int k = 0; k < kBlock; ++k) a[r][k] = p.codes[((row + r) * p.blocks + b) * kBlock + k];
+        for (int k = 0; k < kBlock; ++k) a[r][k] = p.codes[(p.input(row + r) * p.blocks + b) * kBlock + k];
       for (int64_t r = 0; r < rows; ++r) {
-        const int64_t at = (row + r) * p.blocks + b;
+        const int64_t at = p.input(row + r) * p.blocks + b;
         tile_step<T>(tile, a[r], p.sums + at * 2, p.scales[at], y[r]);
       }
     }

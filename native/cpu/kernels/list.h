@@ -18,6 +18,12 @@
   X(attention, 8, 7, 1)      \
   X(publish, 5, 2, 0)        \
   X(sample, 10, 1, 0)        \
+  X(router, 4, 3, 0)         \
+  X(group_by_expert, 4, 2, 0) \
+  X(expert_gate_up, 13, 6, 0) \
+  X(expert_down, 9, 4, 0)    \
+  X(combine, 4, 2, 0)        \
+  X(gated_add, 5, 1, 0)      \
   X(map_exp32, 2, 1, 0)      \
   X(map_log32, 2, 1, 0)      \
   X(map_softplus32, 2, 1, 0) \

@@ -13,7 +13,6 @@ from strata.engine.sample_inputs import SampleInputs
 from strata.memory import PageTable, StatePool
 from strata.models import Model
 from strata.ops import PAGE_CELLS, Buffer, Builder, Form, Program, ResultsRing, StepBuffers, publish, sample
-from strata.ops.embed import Embed
 
 STEP_BUCKETS = (1, 2, 4, 8, 16, MAX_STEP_ROWS)
 
@@ -162,9 +161,5 @@ class Runner:
 
     @property
     def weight_bytes_per_token(self) -> int:
-        """Weight bytes one decode row reads: every weight once, but of the embedding only a row."""
-        program = self._buckets["step"][0].program
-        read = sum(w.data.nbytes for op in program.ops for w in op.weights if not isinstance(op, Embed))
-        return read + sum(
-            op.weight.data.nbytes // op.weight.shape[0] for op in program.ops if isinstance(op, Embed)
-        )
+        """Weight bytes one decode row reads: every weight once, but of tables only what it uses."""
+        return sum(op.row_weight_bytes() for op in self._buckets["step"][0].program.ops)

@@ -3,12 +3,15 @@
 from strata.ops.attention import attention
 from strata.ops.buffers import Buffer, DType, Weight
 from strata.ops.builder import Builder
+from strata.ops.combine import combine, gated_add
 from strata.ops.conv import causal_conv
-from strata.ops.copy_rows import copy_rows
+from strata.ops.copy_rows import concat, copy_columns, copy_rows
 from strata.ops.delta_inputs import delta_gates, packed_delta_gates, unit_heads
 from strata.ops.delta_rule import DeltaState, delta_rule, delta_settle
 from strata.ops.elementwise import add, add_bias, silu_mul
 from strata.ops.embed import embed
+from strata.ops.expert_groups import group_by_expert
+from strata.ops.experts import ExpertWeights, routed_experts
 from strata.ops.gates import gated_norm, sigmoid_gate
 from strata.ops.gather_rows import gather_logit_rows
 from strata.ops.grouped_norm import grouped_norm
@@ -21,6 +24,7 @@ from strata.ops.program import Program
 from strata.ops.publish import ResultsRing, publish
 from strata.ops.rms_norm import rms_norm
 from strata.ops.rope import RopeScaling, RopeStyle, rope, rope_frequencies, rope_table
+from strata.ops.router import router
 from strata.ops.sample import SampleBuffers, sample
 from strata.ops.sample_params import count_output, count_prompt, pack_bias, sample_params
 from strata.ops.select_blocks import select_blocks
@@ -38,6 +42,7 @@ __all__ = [
     "Builder",
     "DType",
     "DeltaState",
+    "ExpertWeights",
     "Form",
     "IndexPool",
     "LayerKV",
@@ -55,6 +60,9 @@ __all__ = [
     "attention",
     "causal_conv",
     "cell_positions",
+    "combine",
+    "concat",
+    "copy_columns",
     "copy_rows",
     "count_output",
     "count_prompt",
@@ -62,8 +70,10 @@ __all__ = [
     "delta_rule",
     "delta_settle",
     "embed",
+    "gated_add",
     "gated_norm",
     "gather_logit_rows",
+    "group_by_expert",
     "grouped_norm",
     "head_norm_rope",
     "index_keys",
@@ -79,6 +89,8 @@ __all__ = [
     "rope_frequencies",
     "rope_table",
     "rotary_axes",
+    "routed_experts",
+    "router",
     "sample",
     "sample_params",
     "scaled_silu",
