@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from strata import _native
 from strata.backends.base import raise_fault
+from strata.backends.cpu import lower_mixers, lower_recurrent  # noqa: F401  (they register their rules)
 from strata.backends.cpu.lower import Addresses, lower
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.program import Program
