@@ -49,17 +49,19 @@ def test_linear_is_the_contract_for_every_format(name):
     assert not same_bits(want, wrong), "one flipped weight bit must show"
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 8, 16, 31, 32])
-@pytest.mark.parametrize("name", ["Q4_1", "Q6_K", "IQ3_XXS", "NVFP4", "Q2_K", "F16"])
-def test_linear_for_every_row_count(name, rows):
-    """The result of a row does not depend on how many rows there are, nor on which other rows."""
-    want = contract(linear_case(name, 32))
-    case, out = linear_case(name, 32)()
-    case.values[case.steps.num_rows] = np.array([rows], np.int32)
-    case.live_rows = rows
-    got = case.run(CpuBackend(2), out, whole=True)
-    assert same_bits(got[:rows], want[:rows])
-    assert np.isnan(got[rows:]).all(), "rows that are not live stay untouched"
+@pytest.mark.parametrize("name", [*QUANTISED, *FLOATS])
+def test_linear_for_every_row_count(name):
+    """A row's result does not depend on how many rows there are; rows that are not live stay untouched."""
+    want = contract(linear_case(name, 32, n=33, k=512))
+    for threads in (1, 2):
+        case, out = linear_case(name, 32, n=33, k=512)()
+        backend = CpuBackend(threads)
+        for rows in range(1, 33):
+            case.live_rows = rows
+            case.values[case.steps.num_rows] = np.array([rows], np.int32)
+            got = case.run(backend, out, whole=True)
+            assert same_bits(got[:rows], want[:rows]), f"{rows} rows, {threads} threads"
+            assert np.isnan(got[rows:]).all()
 
 
 @pytest.mark.parametrize("k", [32, 96, 640, 2560, 18 * 32, 6144])

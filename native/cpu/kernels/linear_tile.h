@@ -61,7 +61,6 @@ struct WeightTile {
   alignas(64) float code[kBlock][kTileFeatures];
   alignas(64) int32_t scale[2][kTileFeatures], min[2][kTileFeatures];
   alignas(64) float d[2][kTileFeatures], dmin[kTileFeatures];
-  Block32 block[kTileFeatures];  // as decoded; zero for features past the weight's last
 };
 
 // Transposes 32 x 32 bytes: a perfect shuffle turns the index's top bit into its lowest; five exchange row and column.
@@ -76,13 +75,14 @@ STRATA_HD void transpose32(int8_t* __restrict a, int8_t* __restrict b) {
 
 template <QuantType T, class P>
 STRATA_HD void decode_tile(const P& p, int64_t feature, int64_t features, int64_t b, WeightTile& tile) {
-  alignas(64) int8_t codes[kTileFeatures][kBlock], transposed[kBlock][kTileFeatures];
-  for (int64_t f = 0; f < features; ++f) decode_block<T>(p, feature + f, b, tile.block[f]);
-  // As dot32: what a format stores once per 32 weights belongs to the float scale and minimum.
   constexpr bool kHalves = Format<T>::halves;
-  for (int f = 0; f < kTileFeatures; ++f) {
-    const Block32& w = tile.block[f];
+  alignas(64) int8_t codes[kTileFeatures][kBlock], transposed[kBlock][kTileFeatures];
+  if (features < kTileFeatures) memset(codes, 0, sizeof(codes));
+  for (int64_t f = 0; f < features; ++f) {
+    Block32 w;
+    decode_block<T>(p, feature + f, b, w);
     memcpy(codes[f], w.code, kBlock);
+    // As dot32: what a format stores once per 32 weights belongs to the float scale and minimum.
     for (int h = 0; h < 2; ++h) {
       tile.scale[h][f] = w.scale[h], tile.min[h][f] = w.min[h];
       tile.d[h][f] = kHalves ? w.d[h] : w.d[h] * static_cast<float>(w.scale[h]);

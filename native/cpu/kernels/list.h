@@ -4,7 +4,7 @@
 
 #define STRATA_KERNELS(X)       \
   X(embed, 4, 3, 0)             \
-  X(rms_norm, 4, 1, 1)          \
+  X(rms_norm, 4, 2, 1)          \
   X(quantize, 5, 1, 0)          \
   X(linear_q, 6, 3, 0)          \
   X(linear_f, 4, 3, 0)          \

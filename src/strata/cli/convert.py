@@ -45,7 +45,7 @@ def convert(
         raise UsageError(f"--only is {only!r}; it must be one of {', '.join(ONLY)}")
     if threads is not None and threads < 1:
         raise UsageError(f"--threads is {threads}; it must be at least 1")
-    from strata.convert import plan_conversion  # help need not wait for it
+    from strata.convert import plan_conversion
 
     plan = plan_conversion(directory, type_name, only_draft=only == "mtp")
     if not as_json:

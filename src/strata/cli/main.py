@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from strata import __version__, env, log
+from strata.cli.convert import convert
 from strata.cli.evaluate import eval_app
 from strata.cli.files import inspect, verify
 from strata.cli.run import run
 from strata.cli.speed import benchmark
+from strata.cli.synth import synth_app
 from strata.errors import StrataError, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -23,7 +25,9 @@ app.command()(run)
 app.command()(inspect)
 app.command()(verify)
 app.command()(benchmark)
+app.command()(convert)
 app.add_typer(eval_app, name="eval")
+app.add_typer(synth_app, name="synth")
 
 
 def _print_version(wanted: bool) -> None:

@@ -4,7 +4,7 @@ import os
 import time
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,10 +18,9 @@ synth_app = typer.Typer(help="Make up model files: planted, dense, tiny.", no_ar
 Output = Annotated[Path, typer.Argument(metavar="OUT.gguf", help="File to write.")]
 Threads = Annotated[int | None, typer.Option("--threads", metavar="N", help="Writers. [default: cores]")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Of all random numbers.")]
-TypeName = Annotated[str | None, typer.Option(metavar="TYPE")]
 
 
-def _count(name: str, text: str) -> typer.models.OptionInfo:
+def _count(name: str, text: str) -> Any:
     return typer.Option(name, metavar="N", help=text)
 
 
@@ -76,7 +75,7 @@ def planted(
     threads: Threads = None,
 ) -> None:
     """A full-geometry qwen4exp model that follows a known cycle of tokens, written beside it as .cycle.npy."""
-    from strata.synth import FULL, PlantedOptions, ngram_base_for, write_planted  # help comes first
+    from strata.synth import FULL, PlantedOptions, ngram_base_for, write_planted
 
     geometry = replace(
         FULL,
@@ -135,7 +134,7 @@ def dense(
     threads: Threads = None,
 ) -> None:
     """A random llama model of a given size and type, for speed only."""
-    from strata.synth import DENSE, DenseOptions, write_dense  # help comes first
+    from strata.synth import DENSE, DenseOptions, write_dense
 
     if heads < 1 or hidden % heads:
         raise UsageError(f"--hidden {hidden} is not a multiple of --heads {heads}")
@@ -161,9 +160,7 @@ def tiny(
     ] = "qwen4exp",
     sizes: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=N", help="A size, such as num_layers=8; repeatable, --set help lists."
-        ),
+        typer.Option("--set", metavar="NAME=N", help="A size, such as num_layers=8; repeatable."),
     ] = None,
     type_name: Annotated[
         str, typer.Option("--type", metavar="TYPE", help="Type of matrices where rows fit; norms stay F32.")
@@ -178,9 +175,9 @@ def tiny(
     seed: Seed = 1,
 ) -> None:
     """A tiny random model of any family, small enough for a reference to run."""
-    from strata import synth  # help comes first
+    from strata import synth
 
-    geometry = _with_sizes(replace(synth.tiny(arch), draft=draft), sizes or [])
+    geometry = _with_sizes(replace(synth.tiny_geometry(arch), draft=draft), sizes or [])
     types = synth.uniform_types(type_name.upper())
     for item in planes or []:
         plane, _, name = item.partition("=")
@@ -193,11 +190,11 @@ def tiny(
 
 def _with_sizes(geometry: "Geometry", items: list[str]) -> "Geometry":
     known = {f.name: f.type for f in fields(geometry) if f.type in ("int", int)}
-    found = {}
+    found: dict[str, Any] = {}
     for item in items:
         name, _, value = item.partition("=")
         if name not in known or not value.isdigit():
-            raise UsageError(f"--set is {item!r}; it must be NAME=N with one of {', '.join(known)}")
+            raise UsageError(f"--set is {item!r}; it must be NAME=N, NAME one of {', '.join(known)}")
         found[name] = int(value)
     return replace(geometry, **found)
 

@@ -44,7 +44,8 @@ class Metadata:
 
     def numbers(self, key: str) -> tuple[int, ...]:
         """An array of whole numbers; empty when missing."""
-        return tuple(int(x) for x in self.file.metadata.get(f"{self.architecture}.{key}", ()))
+        found = self.file.get(f"{self.architecture}.{key}", np.ndarray, np.zeros(0, np.int64))
+        return tuple(int(x) for x in found)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from strata.ops.linear import linear
 from strata.ops.ngram import NgramHash, ngram_gate, ngram_rows, table_rows
 from strata.ops.program import Program
 from strata.ops.publish import ResultsRing, publish
-from strata.ops.rms_norm import rms_norm
+from strata.ops.rms_norm import head_norm, rms_norm
 from strata.ops.rope import RopeScaling, RopeStyle, rope, rope_frequencies, rope_table
 from strata.ops.router import router
 from strata.ops.sample import SampleBuffers, sample
@@ -75,6 +75,7 @@ __all__ = [
     "gather_logit_rows",
     "group_by_expert",
     "grouped_norm",
+    "head_norm",
     "head_norm_rope",
     "index_keys",
     "kv_store",

@@ -1,7 +1,7 @@
 """What the delta rule takes: keys and queries of unit length, and per value head a step size and a log decay."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class UnitHeads(Op):
     heads: int
     scale: float
 
-    def _heads(self, at: Arrays) -> np.ndarray:
+    def _heads(self, at: Arrays) -> Any:
         x = at.live(self.x)[:, : self.out.shape[-1]]
         return np.ascontiguousarray(x).reshape(len(x), 2 * self.heads, -1)
 
@@ -56,7 +56,7 @@ class DeltaGates(Op):
     out: Buffer  # [rows, 2 * heads]: beta of all heads, then g
     packed: int
 
-    def _both(self, at: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    def _both(self, at: Arrays) -> tuple[Any, Any]:
         b, a = at.live(self.b), at.live(self.a)
         if self.packed:
             both = b.reshape(len(b), -1, 2, self.packed)

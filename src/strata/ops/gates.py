@@ -1,7 +1,7 @@
 """Output gates of mixers: a sigmoid after attention, and the gated norm after the delta rule."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class SigmoidGate(Op):
     stride: int
     offset: int
 
-    def _gate(self, at: Arrays) -> np.ndarray:
+    def _gate(self, at: Arrays) -> Any:
         gate = at.live(self.gate)
         heads = gate.reshape(len(gate), -1, self.stride)[..., self.offset : self.offset + self.head_dim]
         return heads.reshape(len(gate), -1)

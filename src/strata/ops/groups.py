@@ -1,7 +1,8 @@
 """Rows of a step by sequence: what recurrent ops iterate over."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,8 @@ from strata.ops.op import Arrays
 from strata.ops.step import MAX_TAPS
 
 
-class Group(NamedTuple):
+@dataclass(frozen=True)
+class Group:
     """Consecutive rows of one sequence, at consecutive positions."""
 
     sequence: int

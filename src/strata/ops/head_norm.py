@@ -45,13 +45,13 @@ def rotary_axes(pairs: int, sections: Sequence[int]) -> Buffer:
 
 def norm_float(x: Float32, weight: Float32, eps: float) -> Float32:
     """RMS norm over the last axis."""
-    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(eps)) * weight
+    return np.asarray(x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(eps)) * weight)
 
 
 def norm_contract(x: Float32, weight: Float32, eps: float) -> Float32:
     """The same in the contract's order."""
     mean = lane_dot(x, x) / np.float32(x.shape[-1])
-    return (x * (np.float32(1) / np.sqrt(mean + np.float32(eps)))[..., None]) * weight
+    return np.asarray((x * (np.float32(1) / np.sqrt(mean + np.float32(eps)))[..., None]) * weight)
 
 
 def rotate(x: Float32, cos: Float32, sin: Float32, exact: bool) -> Float32:

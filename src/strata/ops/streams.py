@@ -4,7 +4,7 @@ A row of `streams` * width values holds its streams one after the other.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from strata.ops.op import Arrays, Op
 from strata.ops.shapes import expect, expect_width, same_shape
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
+def _sigmoid(x: Any) -> Any:
     with np.errstate(over="ignore"):
         return 1 / (1 + np.exp(-x))
 

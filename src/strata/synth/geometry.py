@@ -104,7 +104,7 @@ class Geometry:
         return self
 
 
-def tiny(arch: str) -> Geometry:
+def tiny_geometry(arch: str) -> Geometry:
     """Small enough for a reference to run at once, with every part of the architecture."""
     made = Geometry(arch)
     if arch in ("llama", "qwen3moe"):

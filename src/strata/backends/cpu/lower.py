@@ -77,7 +77,8 @@ def _(op: Embed, at: Addresses) -> Record:
 @lower.register
 def _(op: RmsNorm, at: Addresses) -> Record:
     ptrs = [at.live(op.out), at.buffer(op.x), at.weight(op.weight), at.buffer(op.out)]
-    return Record("rms_norm", ptrs, [op.x.shape[-1]], [op.eps])
+    width = op.weight.shape[-1]
+    return Record("rms_norm", ptrs, [width, op.x.shape[-1] // width], [op.eps])
 
 
 @lower.register
