@@ -135,7 +135,7 @@ class EngineOptions(_Settings):
         "--kv",
         "Type in which keys and values are kept.",
         toml="context.cache_dtype",
-        choices=("f32", "f16"),
+        choices=("f32", "f16", "int8"),
     )
     max_model_len: int = _option(
         0,

@@ -10,7 +10,7 @@ from strata.backends import Backend, Replay
 from strata.engine.pieces import MAX_STEP_ROWS, Cutter
 from strata.engine.plan import ScheduledRows, StepOutput, StepPlan
 from strata.engine.sample_inputs import SampleInputs
-from strata.memory import KVPool, PageTable
+from strata.memory import PageTable, StatePool
 from strata.models import Model
 from strata.ops import PAGE_CELLS, Buffer, Builder, Form, Program, ResultsRing, StepBuffers, publish, sample
 
@@ -35,9 +35,9 @@ class _Bucket:
 class Runner:
     """Everything is fixed at load: shapes, memory, kernels. A step writes inputs and replays two programs."""
 
-    def __init__(self, model: Model, backend: Backend, kv: KVPool, limits: Limits):
+    def __init__(self, model: Model, backend: Backend, state: StatePool, limits: Limits):
         self.limits, self.backend, self.model = limits, backend, model
-        self.pages = PageTable(kv.num_pages)
+        self.pages = PageTable(state.num_pages)
         max_rows = max(limits.chunk_rows, MAX_STEP_ROWS)
         self._steps = StepBuffers.create(max_rows, limits.max_num_seqs, limits.max_model_len, MAX_STEP_ROWS)
         vocab, live = model.config.vocab_size, self._steps.num_logit_rows
@@ -45,17 +45,17 @@ class Runner:
         self._samples = SampleInputs(self._steps, limits.max_num_seqs, vocab)
         self._ring = ResultsRing.create(MAX_STEP_ROWS)
         self._step = 0
-        self._lower(kv)
+        self._lower(state)
         self._inputs = {b: backend.array(b) for b in (*self._steps.all(), self._logits)}
         self._samples.bind(backend)
         self._step_number, self._results = backend.array(self._ring.step), backend.array(self._ring.ring)
 
-    def _lower(self, kv: KVPool) -> None:
+    def _lower(self, state: StatePool) -> None:
         table = self.model.rope_table(self.limits.max_model_len)
         shapes: list[tuple[Form, int]] = [("step", size) for size in STEP_BUCKETS]
         if self.limits.chunk_rows:
             shapes.append(("chunk", self.limits.chunk_rows))
-        programs = [self._forward_program(form, size, kv, table) for form, size in shapes]
+        programs = [self._forward_program(form, size, state, table) for form, size in shapes]
         sampler = self._sample_program()
         self.backend.reserve(max(p.arena_bytes for p in (*programs, sampler)))
         self._sampler = self.backend.lower(sampler)
@@ -63,9 +63,9 @@ class Runner:
         for (form, _), program in zip(shapes, programs, strict=True):
             self._buckets[form].append(_Bucket(program, self.backend.lower(program)))
 
-    def _forward_program(self, form: Form, size: int, kv: KVPool, table: Buffer) -> Program:
+    def _forward_program(self, form: Form, size: int, state: StatePool, table: Buffer) -> Program:
         b = Builder(self._steps, size, form)
-        self.model.forward(b, kv, table, self._logits)
+        self.model.forward(b, state, table, self._logits)
         return b.finish()
 
     def _sample_program(self) -> Program:
@@ -137,6 +137,7 @@ class Runner:
             part = slice(count, count + len(scheduled.token_ids))
             at[s.tokens][part] = scheduled.token_ids
             at[s.positions][part] = np.arange(scheduled.position, scheduled.end)
+            at[s.rope_positions][part] = at[s.positions][part, None]
             at[s.sequences][part] = scheduled.sequence
             count = part.stop
         at[s.num_rows][0] = count

@@ -1,5 +1,15 @@
-"""Where bytes live: KV pages now; experts and tiers later."""
+"""Memory of sequences: KV pages and recurrent state."""
 
-from strata.memory.kv import KVPool, PageTable
+from strata.memory.kv import KVPool, KVType, PageTable
+from strata.memory.state import DeltaShape, IndexShape, RingShape, StatePool, StateShape
 
-__all__ = ["KVPool", "PageTable"]
+__all__ = [
+    "DeltaShape",
+    "IndexShape",
+    "KVPool",
+    "KVType",
+    "PageTable",
+    "RingShape",
+    "StatePool",
+    "StateShape",
+]

@@ -4,11 +4,11 @@ from typing import Protocol
 
 from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
-from strata.memory import KVPool
-from strata.models import llama, qwen3
+from strata.memory import StatePool, StateShape
+from strata.models import llama, qwen3, qwen3next, qwen4exp, qwen35, qwen35moe
 from strata.ops import Buffer, Builder
 
-_MODULES = (llama, qwen3)
+_MODULES = (llama, qwen3, qwen3next, qwen35, qwen35moe, qwen4exp)
 
 
 class ModelConfig(Protocol):
@@ -30,13 +30,13 @@ class Model(Protocol):
     def config(self) -> ModelConfig:
         """The model's numbers."""
 
-    def kv_shape(self) -> tuple[int, int, int]:
-        """(layers with KV, key heads, head_dim)."""
+    def state_shape(self) -> StateShape:
+        """What a sequence carries from step to step."""
 
     def rope_table(self, max_positions: int) -> Buffer:
         """The rotary table for a context of that many positions."""
 
-    def forward(self, b: Builder, kv: KVPool, table: Buffer, logits: Buffer) -> None:
+    def forward(self, b: Builder, state: StatePool, table: Buffer, logits: Buffer) -> None:
         """Emits the forward pass; the part after mark `head` makes the logits and may run again for other rows."""
 
 

@@ -1,0 +1,193 @@
+"""qwen4exp (Qwen3.8-Flash-Next): residual streams, delta rule, sparse attention, an n-gram layer, many experts."""
+
+from dataclasses import dataclass
+
+from strata.errors import ModelFileError, UnsupportedError
+from strata.gguf import ModelFile
+from strata.memory import StatePool, StateShape
+from strata.models.delta_mixer import DeltaMixer
+from strata.models.gated_attention import GatedAttention, Indexer
+from strata.models.hyper import HyperConnection
+from strata.models.metadata import Metadata, RopeConfig
+from strata.models.moe import MoeConfig, MoeWeights
+from strata.models.ngram_layer import NgramLayer
+from strata.models.weights import WeightReader
+from strata.ops import (
+    Buffer,
+    Builder,
+    Rotary,
+    Weight,
+    cell_positions,
+    copy_rows,
+    embed,
+    gather_logit_rows,
+    linear,
+    rope_table,
+    rotary_axes,
+    stream_tile,
+)
+
+ARCHITECTURES = ("qwen4exp",)
+
+
+@dataclass(frozen=True)
+class Qwen4ExpConfig:
+    """Numbers of the model; counts come from tensors where tensors have them."""
+
+    num_layers: int
+    hidden_size: int
+    streams: int
+    vocab_size: int
+    rope: RopeConfig
+
+    @property
+    def max_position(self) -> int:
+        """Positions that the rotary settings reach."""
+        return self.rope.max_position
+
+
+@dataclass(frozen=True)
+class Block:
+    """Weights of one block."""
+
+    ngram: NgramLayer | None
+    attn_streams: HyperConnection
+    mixer: GatedAttention | DeltaMixer
+    ffn_streams: HyperConnection
+    moe: MoeWeights
+
+    def forward(self, b: Builder, residual: Buffer, state: StatePool, rotary: Rotary) -> Buffer:
+        """The streams [rows, streams * hidden] after the block."""
+        if self.ngram is not None:
+            assert state.history is not None
+            residual = self.ngram.forward(b, residual, state.history, state.rings[-1])
+        x, inject = self.attn_streams.read(b, residual)
+        if isinstance(self.mixer, DeltaMixer):
+            y = self.mixer.forward(b, x, state)
+        else:
+            y = self.mixer.forward(b, x, state, rotary)
+        residual = self.attn_streams.write(b, residual, y, inject)
+        x, inject = self.ffn_streams.read(b, residual)
+        return self.ffn_streams.write(b, residual, self.moe.forward(b, x), inject)
+
+
+@dataclass(frozen=True)
+class Qwen4Exp:
+    """The model: weights as they lie in the file."""
+
+    config: Qwen4ExpConfig
+    token_embd: Weight
+    blocks: tuple[Block, ...]
+    head_streams: HyperConnection  # stands for a final norm
+    output: Weight
+    axes: Buffer
+
+    def state_shape(self) -> StateShape:
+        """What a sequence carries; the n-gram layer's ring comes after those of the delta rule."""
+        mixers = [block.mixer for block in self.blocks]
+        delta = [m for m in mixers if isinstance(m, DeltaMixer)]
+        full = [m for m in mixers if isinstance(m, GatedAttention)]
+        indexers = [m.indexer for m in full if m.indexer is not None]
+        ngram = [block.ngram for block in self.blocks if block.ngram is not None]
+        return StateShape(
+            kv_layers=len(full),
+            kv_heads=full[0].k_proj.shape[0] // full[0].head_dim,
+            head_dim=full[0].head_dim,
+            index=indexers[0].shape(len(indexers)) if indexers else None,
+            delta=tuple(m.shape for m in delta),
+            rings=(*(m.ring for m in delta), *(n.ring for n in ngram)),
+            history=ngram[0].history if ngram else 0,
+        )
+
+    def rope_table(self, max_positions: int) -> Buffer:
+        """The rotary table for a context of `max_positions`."""
+        r = self.config.rope
+        return rope_table(max_positions, r.dim, r.theta, r.scaling)
+
+    def forward(
+        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer | None = None
+    ) -> None:
+        """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in, `hidden` [rows, streams *
+        hidden_size] the streams of every row before the head, which a draft layer reads."""
+        rotary = Rotary(table, self.axes)
+        residual = stream_tile(b, embed(b, self.token_embd), self.config.streams)
+        if state.index:
+            cell_positions(b, state.index[0].cells)
+        for i, block in enumerate(self.blocks):
+            b.mark(f"layer.{i}")
+            residual = block.forward(b, residual, state, rotary)
+        if hidden is not None:
+            copy_rows(b, residual, hidden)
+        b.mark("head", repeatable=True)
+        linear(b, self.head_streams.mix(b, gather_logit_rows(b, residual)), self.output, out=logits)
+
+    def settle(self, b: Builder, state: StatePool) -> None:
+        """Emits what makes the committed rows state; each row names a sequence and its next position."""
+        for block in self.blocks:
+            if isinstance(block.mixer, DeltaMixer):
+                block.mixer.settle(b, state)
+
+
+@dataclass
+class _Places:
+    """How many blocks of a kind were loaded."""
+
+    delta: int = 0
+    full: int = 0
+    sparse: int = 0
+
+
+def load(file: ModelFile) -> Qwen4Exp:
+    """Names to weights, every shape checked; a block with `ssm_out` is a delta-rule block."""
+    w, m = WeightReader(file), Metadata.of(file)
+    hidden, streams = m.positive("embedding_length"), m.positive("hyper_connection.count")
+    num_layers = m.positive("block_count") - m.whole("nextn_predict_layers", 0)
+    places = _Places()
+    blocks = tuple(_block(w, m, i, hidden, places) for i in range(num_layers))
+    if not places.full:
+        raise ModelFileError(f"{file.path}: none of {num_layers} blocks has full attention")
+    token_embd = w.get("token_embd.weight", -1, hidden)
+    rope = RopeConfig.read(m, m.positive("attention.key_length"))
+    return Qwen4Exp(
+        config=Qwen4ExpConfig(num_layers, hidden, streams, token_embd.shape[0], rope),
+        token_embd=token_embd,
+        blocks=blocks,
+        head_streams=HyperConnection.load(w, m, "output_hc_", hidden, inject=False),
+        output=w.maybe("output.weight", token_embd.shape[0], hidden) or token_embd,
+        axes=rotary_axes(rope.dim // 2, rope.sections),
+    )
+
+
+def _block(w: WeightReader, m: Metadata, i: int, hidden: int, places: _Places) -> Block:
+    prefix = f"blk.{i}."
+    return Block(
+        ngram=_ngram(w, m, i, hidden),
+        attn_streams=HyperConnection.load(w, m, prefix + "hc_attn_", hidden),
+        mixer=_mixer(w, m, i, hidden, places),
+        ffn_streams=HyperConnection.load(w, m, prefix + "hc_ffn_", hidden),
+        moe=MoeConfig.read(m.file, m.architecture).load(w, prefix, hidden),
+    )
+
+
+def _mixer(w: WeightReader, m: Metadata, i: int, hidden: int, places: _Places) -> GatedAttention | DeltaMixer:
+    prefix = f"blk.{i}."
+    if prefix + "ssm_out.weight" in w:
+        places.delta += 1
+        return DeltaMixer.load(w, m, prefix, hidden, places.delta - 1, silu_gate=False)
+    ratios, indexer = m.numbers("attention.compress_ratios"), None
+    if len(ratios) <= i:
+        raise ModelFileError(
+            f"{m.file.path}: {len(ratios)} attention.compress_ratios; block {i} has full attention and needs one"
+        )
+    if ratios[i]:
+        indexer = Indexer.load(w, m, prefix, hidden, ratios[i], places.sparse)
+        places.sparse += 1
+    places.full += 1
+    return GatedAttention.load(w, m, prefix, hidden, places.full - 1, indexer)
+
+
+def _ngram(w: WeightReader, m: Metadata, i: int, hidden: int) -> NgramLayer | None:
+    layers = m.numbers("ple.layers")
+    if len(layers) > 1:
+        raise UnsupportedError(f"{m.file.path}: {len(layers)} n-gram layers; one is supported")
+    return NgramLayer.load(w, m, f"blk.{i}.", hidden) if i in layers else None
