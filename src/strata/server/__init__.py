@@ -1,5 +1,5 @@
 """HTTP server: OpenAI's protocol over one engine thread."""
 
-from strata.server.app import ServerOptions, create_app, serve
+from strata.server.app import bind, create_app, run
 
-__all__ = ["ServerOptions", "create_app", "serve"]
+__all__ = ["bind", "create_app", "run"]

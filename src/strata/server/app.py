@@ -2,8 +2,7 @@
 
 import contextlib
 import socket
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import uvicorn
@@ -13,6 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from strata import __version__
+from strata.config import ServerOptions
 from strata.engine import Engine
 from strata.errors import StrataError, UsageError
 from strata.server import openai
@@ -25,16 +25,7 @@ from strata.text import ChatTemplate, Tokenizer
 MAX_BODY_BYTES = 16 << 20
 
 
-@dataclass(frozen=True)
-class ServerOptions:
-    """Where the server listens and what it calls the model."""
-
-    host: str = "127.0.0.1"
-    port: int = 8080
-    model_id: str = ""
-
-
-def create_app(engine: Engine, model_id: str) -> FastAPI:
+def create_app(engine: Engine, model_id: str, on_ready: Callable[[], None] | None = None) -> FastAPI:
     """An application around a loaded engine; its lifespan starts and stops the engine thread."""
     metadata = engine.model_file.metadata
     service = Service(
@@ -47,6 +38,8 @@ def create_app(engine: Engine, model_id: str) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.engine.start()
+        if on_ready is not None:
+            on_ready()
         try:
             yield
         finally:
@@ -83,6 +76,7 @@ def bind(options: ServerOptions) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((options.host, options.port))
+        listener.listen(128)
     except OSError as error:
         listener.close()
         raise UsageError(
@@ -91,8 +85,11 @@ def bind(options: ServerOptions) -> socket.socket:
     return listener
 
 
-def serve(engine: Engine, options: ServerOptions, listener: socket.socket) -> None:
-    """Serves until interrupted."""
+def run(
+    engine: Engine, options: ServerOptions, listener: socket.socket, on_ready: Callable[[], None] | None = None
+) -> None:
+    """Serves until interrupted; `on_ready` is called when requests are taken."""
     model_id = options.model_id or Path(engine.model_file.path).stem
-    config = uvicorn.Config(create_app(engine, model_id), log_level="warning", timeout_graceful_shutdown=5)
+    app = create_app(engine, model_id, on_ready)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
     uvicorn.Server(config).run(sockets=[listener])
