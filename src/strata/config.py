@@ -81,7 +81,8 @@ class Option:
             value = float(value)
         if type(value) is not self.type:
             raise UsageError(
-                f"{self.toml} is {value!r}; it must be {_KINDS[self.type]}" + (f" ({self.limits})" if self.choices else "")
+                f"{self.toml} is {value!r}; it must be {_KINDS[self.type]}"
+                + (f" ({self.limits})" if self.choices else "")
             )
         return value
 

@@ -1,4 +1,4 @@
-"""strata.toml: sections of keys, each one a setting of `strata.config`; an unknown key is an error with the nearest name."""
+"""strata.toml: each key is a setting of `strata.config`; an unknown one is an error that names the nearest."""
 
 import difflib
 import tomllib

@@ -51,7 +51,12 @@ def serve(
     log.logger("strata.cli").info("loading %s", server.model)
     engine = Engine.load(server.model, engine_options)
     address, chosen = listener.getsockname()[:2]
-    run(engine, server, listener, lambda: print(f"strata: serving on http://{address}:{chosen}", file=sys.stderr))
+    run(
+        engine,
+        server,
+        listener,
+        lambda: print(f"strata: serving on http://{address}:{chosen}", file=sys.stderr),
+    )
 
 
 config_app = typer.Typer(help="Settings: their values and where they come from.", no_args_is_help=False)
@@ -78,4 +83,6 @@ def lines(variables: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
             shown = str(value) if value != "" else "-"
             rows.append((option.toml, shown, source, option.flag, option.help))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=False)) + f"  {row[4]}" for row in rows]
+    return [
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=False)) + f"  {row[4]}" for row in rows
+    ]

@@ -20,7 +20,9 @@ from strata.server.engine_thread import EngineThread
 from strata.server.errors import on_http, on_invalid, on_strata_error
 from strata.server.limits import BodyLimit
 from strata.server.service import Service
-from strata.text import ChatTemplate, Tokenizer
+from strata.text import Tokenizer
+from strata.text.chat import ChatTemplate
+from strata.text.chat.template import KEY as CHAT_TEMPLATE_KEY
 
 MAX_BODY_BYTES = 16 << 20
 
@@ -31,7 +33,7 @@ def create_app(engine: Engine, model_id: str, on_ready: Callable[[], None] | Non
     service = Service(
         EngineThread(engine),
         Tokenizer.from_metadata(metadata),
-        ChatTemplate.from_metadata(metadata),
+        ChatTemplate.from_metadata(metadata) if CHAT_TEMPLATE_KEY in metadata else None,
         model_id,
     )
 
@@ -86,7 +88,10 @@ def bind(options: ServerOptions) -> socket.socket:
 
 
 def run(
-    engine: Engine, options: ServerOptions, listener: socket.socket, on_ready: Callable[[], None] | None = None
+    engine: Engine,
+    options: ServerOptions,
+    listener: socket.socket,
+    on_ready: Callable[[], None] | None = None,
 ) -> None:
     """Serves until interrupted; `on_ready` is called when requests are taken."""
     model_id = options.model_id or Path(engine.model_file.path).stem

@@ -10,12 +10,13 @@ from typing import Any
 
 from fastapi import Request
 
-from strata.errors import UsageError
+from strata.errors import StrataError, UsageError
 from strata.server.engine_thread import EngineThread
 from strata.server.generation import Delta, Generation
 from strata.server.metrics import Metrics
 from strata.server.schema import ChatRequest, Sampling
-from strata.text import ChatTemplate, Tokenizer
+from strata.text import Tokenizer
+from strata.text.chat import ChatPrompt, ChatTemplate, effort_options, encode_chat
 
 _LOOK_FOR_CLIENT = 0.1  # seconds between looks whether a client that waits for a whole answer is still there
 
@@ -46,15 +47,16 @@ class Service:
             "max_model_len": self.max_model_len,
         }
 
-    def chat_tokens(self, body: ChatRequest) -> list[int]:
-        """Token ids of a conversation, ready for the assistant's turn."""
+    def chat_prompt(self, body: ChatRequest) -> ChatPrompt:
+        """A conversation as token ids, ready for the assistant's turn."""
         if self.template is None:
             raise UsageError("the model file has no chat template; use /v1/completions")
         messages = [_message(m.model_dump(exclude_none=True)) for m in body.messages]
-        extra = dict(body.chat_template_kwargs or {})
-        if body.reasoning_effort is not None:
-            extra["reasoning_effort"] = body.reasoning_effort
-        return self.template.encode(self.tokenizer, messages, **extra)
+        options = {
+            **effort_options(self.template, body.reasoning_effort),
+            **(body.chat_template_kwargs or {}),
+        }
+        return encode_chat(self.tokenizer, self.template, messages, **options)
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """UsageError for an empty prompt or an id outside the vocabulary."""
@@ -98,22 +100,26 @@ async def _while_connected(deltas: AsyncIterator[Delta], request: Request | None
         async for delta in deltas:
             yield delta
         return
-    following = asyncio.ensure_future(anext(deltas, None))
+    following = asyncio.ensure_future(_next(deltas))
     try:
         while True:
             done, _ = await asyncio.wait([following], timeout=_LOOK_FOR_CLIENT)
             if done:
-                delta = following.result()
-                if delta is None:
+                arrived = following.result()
+                if arrived is None:
                     return
-                following = asyncio.ensure_future(anext(deltas, None))
-                yield delta
+                following = asyncio.ensure_future(_next(deltas))
+                yield arrived
             elif await request.is_disconnected():
                 return
     finally:
         following.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+        with contextlib.suppress(asyncio.CancelledError, StrataError):
             await following
+
+
+async def _next(deltas: AsyncIterator[Delta]) -> Delta | None:
+    return await anext(deltas, None)
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
