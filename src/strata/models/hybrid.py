@@ -116,12 +116,6 @@ class Hybrid:
         b.mark("head", repeatable=True)
         linear(b, rms_norm(b, gather_logit_rows(b, x), self.output_norm, eps), self.output, out=logits)
 
-    def settle(self, b: Builder, state: StatePool) -> None:
-        """Emits what makes the committed rows state; each row names a sequence and its next position."""
-        for block in self.blocks:
-            if isinstance(block.mixer, DeltaMixer):
-                block.mixer.settle(b, state)
-
 
 def load_hybrid(file: ModelFile, feed_forward: LoadFeedForward) -> Hybrid:
     """Names to weights, every shape checked; a block with `ssm_out` is a delta-rule block. Output gates are silu."""

@@ -121,12 +121,6 @@ class Qwen4Exp:
         b.mark("head", repeatable=True)
         linear(b, self.head_streams.mix(b, gather_logit_rows(b, residual)), self.output, out=logits)
 
-    def settle(self, b: Builder, state: StatePool) -> None:
-        """Emits what makes the committed rows state; each row names a sequence and its next position."""
-        for block in self.blocks:
-            if isinstance(block.mixer, DeltaMixer):
-                block.mixer.settle(b, state)
-
 
 @dataclass
 class _Places:
