@@ -30,9 +30,16 @@ class Driver:
     """One model on one backend, with a page table shuffled so that cells lie apart."""
 
     def __init__(
-        self, path: Path, backend: Backend, kv: str = "f32", sequences: int = 3, slots: int = 6
+        self,
+        path: Path,
+        backend: Backend,
+        kv: str = "f32",
+        sequences: int = 3,
+        slots: int = 6,
+        draft: Path | None = None,
     ) -> None:
-        self.model = models.load(open_model(path))
+        file = open_model(path)
+        self.model = models.load_with_draft(file, open_model(draft)) if draft else models.load(file)
         self.backend, self.max_len = backend, 512
         self.steps = StepBuffers.create(CHUNK, sequences, self.max_len, CHUNK)
         pages = sequences * self.max_len // 64
@@ -47,14 +54,34 @@ class Driver:
             Builder(self.steps, CHUNK, "chunk"),
             Builder(self.steps, sequences),
         ]
+        hidden = self._hidden(draft is not None)
         for b in builders[:2]:
-            self.model.forward(b, self.state, table, self.logits)
+            self.model.forward(b, self.state, table, self.logits, *hidden[:1])
         settle(builders[2], self.state)
+        if hidden:
+            builders.append(Builder(self.steps, ROWS))
+            self.model.draft_forward(builders[3], self.state, table, self.logits, *hidden[1:])
         programs = [b.finish() for b in builders]
         backend.reserve(max(p.arena_bytes for p in programs))
-        self._step, self._chunk, self._settle = (backend.lower(p) for p in programs)
+        self._step, self._chunk, self._settle, *self._draft = (backend.lower(p) for p in programs)
         spare = np.random.default_rng(3).permutation(pages)
         self.pages._free = spare.tolist()
+
+    def _hidden(self, wanted: bool) -> tuple[Buffer, ...]:
+        """The trunk's rows, the draft layer's input, and its output."""
+        self.hidden = ()
+        if wanted:
+            shape = (CHUNK, self.model.draft_width)
+            names = ("hidden", "draft_input", "draft_output")
+            self.hidden = tuple(Buffer(n, shape, role="state", live=self.steps.num_rows) for n in names)
+        return self.hidden
+
+    def draft(self, rows: Rows, hidden: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draft logits and the next draft's input, for rows whose tokens are those after their positions."""
+        n = self._write([rows])
+        self.at(self.hidden[1])[:n] = hidden
+        self._draft[0].run()
+        return self.at(self.logits)[:n].copy(), self.at(self.hidden[2])[:n].copy()
 
     def at(self, buffer: Buffer) -> np.ndarray:
         return self.backend.array(buffer)
