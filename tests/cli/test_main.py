@@ -22,7 +22,17 @@ def test_help_names_every_command(strata):
 
 @pytest.mark.parametrize(
     "command",
-    [["run"], ["inspect"], ["verify"], ["benchmark"], ["eval"], ["eval", "logits"], ["eval", "perplexity"]],
+    [
+        ["run"],
+        ["inspect"],
+        ["verify"],
+        ["benchmark"],
+        ["convert"],
+        ["synth"],
+        ["eval"],
+        ["eval", "logits"],
+        ["eval", "perplexity"],
+    ],
 )
 def test_every_command_explains_itself(strata, command):
     done = strata(*command, "--help")
@@ -62,6 +72,7 @@ def test_missing_and_extra_words(refused, arguments):
         (ModelFileError("bad\nfile \x1b[31m"), 1, r"bad\nfile \x1b[31m"),
         (UsageError("no"), 2, "no"),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(28, "No space left on device", "l.npy"), 1, "l.npy: No space left on device"),
         (MemoryError(), 1, "out of memory: try a shorter --max-context or a smaller model"),
     ],
 )

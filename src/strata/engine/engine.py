@@ -1,7 +1,7 @@
 """The engine: a step is three verbs."""
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -80,13 +80,14 @@ class Engine:
     def add(self, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Request:
         """Queues a request; refused at once when it cannot fit."""
         self._check(prompt_token_ids)
-        request = Request(next(self._ids), prompt_token_ids, sampling)
         room = self.max_model_len - len(prompt_token_ids)
         if room < 1:
             raise ContextLengthError(
                 f"the prompt has {len(prompt_token_ids)} tokens; a context of {self.max_model_len} holds at most "
                 f"{self.max_model_len - 1} and one new token"
             )
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
+        request = Request(next(self._ids), prompt_token_ids, sampling)
         self._scheduler.add(request)
         return request
 
@@ -114,8 +115,6 @@ class Engine:
                     self.stats.generation_seconds = now - first
                 told += len(fresh)
                 yield from fresh
-                if told >= self.max_model_len - len(prompt_token_ids):
-                    break
         finally:
             if request.status is not Status.FINISHED:
                 self.abort(request)

@@ -9,6 +9,7 @@ from strata import _native
 from strata.backends.base import raise_fault
 from strata.backends.cpu import lower_mixers, lower_recurrent  # noqa: F401  (they register their rules)
 from strata.backends.cpu.lower import Addresses, lower
+from strata.errors import UnsupportedError
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.program import Program
 
@@ -20,6 +21,10 @@ class CpuBackend:
 
     def __init__(self, threads: int, isa: str = "auto", cpus: list[int] | None = None):
         if isa != "auto":
+            if isa not in _native.isa_levels():
+                raise UnsupportedError(
+                    f"--isa is {isa}; this processor runs {', '.join(_native.isa_levels())}"
+                )
             _native.set_isa(isa)
         self._pool = _native.ThreadPool(threads, cpus or [])
         self._arrays: dict[Buffer, NDArray[Any]] = {}
