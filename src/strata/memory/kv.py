@@ -48,12 +48,16 @@ class KVPool:
 
 
 class PageTable:
-    """Hands out pages to sequences; a sequence's pages in order are its row of the step's page table."""
+    """Hands out pages to sequences; a sequence's pages in order are its row of the step's page table.
+
+    Forks share whole pages, which nobody writes any more; a page is free when no sequence holds it.
+    """
 
     def __init__(self, num_pages: int):
         self.num_pages = num_pages
         self._free = list(range(num_pages - 1, -1, -1))
         self._pages: dict[int, list[int]] = {}
+        self._ref_counts = [0] * num_pages
 
     @property
     def num_free(self) -> int:
@@ -73,9 +77,26 @@ class PageTable:
                 f"{cells} tokens need {missing} more KV pages of {PAGE_CELLS}, {len(self._free)} of "
                 f"{self.num_pages} are free; raise --max-context"
             )
-        pages.extend(self._free.pop() for _ in range(max(missing, 0)))
+        for _ in range(max(missing, 0)):
+            pages.append(self._free.pop())
+            self._ref_counts[pages[-1]] += 1
         return pages
 
+    def fork(self, parent: int, child: int, cells: int) -> tuple[int, int] | None:
+        """Gives a sequence without pages the parent's first `cells` cells; returns the (page, copy) to fill where they
+        end inside a page."""
+        assert not self.pages(child), f"sequence {child} already holds pages"
+        shared = self.pages(parent)[: cells // PAGE_CELLS]
+        for page in shared:
+            self._ref_counts[page] += 1
+        self._pages[child] = list(shared)
+        if cells % PAGE_CELLS == 0:
+            return None
+        return self.pages(parent)[len(shared)], self.grow(child, cells)[-1]
+
     def free(self, sequence: int) -> None:
-        """Returns the sequence's pages."""
-        self._free.extend(reversed(self._pages.pop(sequence, [])))
+        """Gives up the sequence's pages."""
+        for page in reversed(self._pages.pop(sequence, [])):
+            self._ref_counts[page] -= 1
+            if not self._ref_counts[page]:
+                self._free.append(page)

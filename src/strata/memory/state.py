@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from strata.memory.kv import KVPool, KVType
-from strata.ops import PAGE_CELLS, RING_ROWS, Buffer, DeltaState, DType, IndexPool
+from strata.ops import PAGE_CELLS, RING_ROWS, Buffer, Builder, DeltaState, DType, IndexPool, delta_settle
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,13 @@ class StatePool:
     def slot_bytes(self) -> int:
         """Bytes that a live sequence costs besides its pages."""
         return sum(b.nbytes for b in self.recurrent()) // self.num_slots
+
+
+def settle(b: Builder, state: StatePool) -> None:
+    """Emits what makes the committed rows state; each row of the step names a sequence and its next position, and its
+    `commits` must be 0 afterwards. Emits nothing where nothing is recurrent."""
+    for layer in state.delta:
+        delta_settle(b, layer)
 
 
 def _index_pools(shape: IndexShape | None, num_pages: int) -> tuple[IndexPool, ...]:

@@ -14,7 +14,6 @@ from strata.ops import (
     causal_conv,
     delta_gates,
     delta_rule,
-    delta_settle,
     gated_norm,
     linear,
     packed_delta_gates,
@@ -88,10 +87,6 @@ class DeltaMixer:
         y = delta_rule(b, qk, mixed, self._gates(b, x), layer)
         y = gated_norm(b, y, linear(b, x, self.z_proj), self.norm, self.eps, silu=self.silu_gate)
         return linear(b, y, self.out_proj)
-
-    def settle(self, b: Builder, state: StatePool) -> None:
-        """Makes the committed rows state."""
-        delta_settle(b, state.delta[self.place])
 
     def _gates(self, b: Builder, x: Buffer) -> Buffer:
         if self.ba_proj is not None:

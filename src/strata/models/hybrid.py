@@ -1,7 +1,7 @@
 """The trunk that Qwen3-Next and Qwen3.5 share: pre-norm blocks of delta rule or gated attention, then feed-forward."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from strata.errors import ModelFileError
@@ -17,6 +17,7 @@ from strata.ops import (
     Rotary,
     Weight,
     add,
+    concat,
     copy_rows,
     embed,
     gather_logit_rows,
@@ -82,10 +83,12 @@ class Hybrid:
     output_norm: Weight
     output: Weight  # the embedding again where the file ties them
     axes: Buffer
+    draft: "HybridDraft | None" = None
 
     def state_shape(self) -> StateShape:
-        """What a sequence carries."""
-        mixers = [block.mixer for block in self.blocks]
+        """What a sequence carries; the draft layer's keys and values come last."""
+        drafted = (self.draft.block,) if self.draft is not None else ()
+        mixers = [block.mixer for block in (*self.blocks, *drafted)]
         delta = [m for m in mixers if isinstance(m, DeltaMixer)]
         full = [m for m in mixers if isinstance(m, GatedAttention)]
         return StateShape(
@@ -116,11 +119,51 @@ class Hybrid:
         b.mark("head", repeatable=True)
         linear(b, rms_norm(b, gather_logit_rows(b, x), self.output_norm, eps), self.output, out=logits)
 
-    def settle(self, b: Builder, state: StatePool) -> None:
-        """Emits what makes the committed rows state; each row names a sequence and its next position."""
-        for block in self.blocks:
-            if isinstance(block.mixer, DeltaMixer):
-                block.mixer.settle(b, state)
+    @property
+    def draft_width(self) -> int:
+        """Values of a row that the draft layer reads and gives."""
+        return self.config.hidden_size
+
+    def draft_forward(
+        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer, hidden_out: Buffer
+    ) -> None:
+        """Emits a step of the draft layer, which must be attached (`HybridDraft.forward`)."""
+        assert self.draft is not None
+        rotary = Rotary(table, self.axes)
+        self.draft.forward(b, state, rotary, self.config.rms_eps, logits, hidden, hidden_out)
+
+
+@dataclass(frozen=True)
+class HybridDraft:
+    """The draft layer: position i's normed residual and token i + 1 give a guess at token i + 2, in cell i."""
+
+    token_embd: Weight
+    embd_norm: Weight
+    hidden_norm: Weight
+    join_proj: Weight  # [hidden, 2 * hidden], the embedding's columns first
+    block: Block
+    output_norm: Weight
+    output: Weight
+
+    def forward(
+        self,
+        b: Builder,
+        state: StatePool,
+        rotary: Rotary,
+        eps: float,
+        logits: Buffer,
+        hidden: Buffer,
+        hidden_out: Buffer,
+    ) -> None:
+        """Emits a step of the draft layer: `tokens` are those after the rows' positions; `hidden` [rows, hidden_size]
+        is the trunk's, or `hidden_out` of the row before."""
+        x = rms_norm(b, embed(b, self.token_embd), self.embd_norm, eps)
+        h = rms_norm(b, hidden, self.hidden_norm, eps)
+        x = linear(b, concat(b, x, h, 0, h.shape[-1]), self.join_proj)
+        x = rms_norm(b, self.block.forward(b, x, state, rotary, eps), self.output_norm, eps)
+        copy_rows(b, x, hidden_out)
+        b.mark("head", repeatable=True)
+        linear(b, gather_logit_rows(b, x), self.output, out=logits)
 
 
 def load_hybrid(file: ModelFile, feed_forward: LoadFeedForward) -> Hybrid:
@@ -148,6 +191,24 @@ def load_hybrid(file: ModelFile, feed_forward: LoadFeedForward) -> Hybrid:
         output=w.maybe("output.weight", token_embd.shape[0], hidden) or token_embd,
         axes=rotary_axes(rope.dim // 2, rope.sections),
     )
+
+
+def attach_hybrid_draft(model: Hybrid, file: ModelFile, feed_forward: LoadFeedForward) -> Hybrid:
+    """The model with the draft layer of `file`, which may lack the embedding and the head: they are the model's."""
+    w, m, hidden = WeightReader(file), Metadata.of(file), model.config.hidden_size
+    i = m.positive("block_count") - m.whole("nextn_predict_layers", 0)
+    prefix, vocab = f"blk.{i}.nextn.", model.config.vocab_size
+    place = sum(isinstance(block.mixer, GatedAttention) for block in model.blocks)
+    draft = HybridDraft(
+        token_embd=w.maybe(prefix + "embed_tokens.weight", vocab, hidden) or model.token_embd,
+        embd_norm=w.vector(prefix + "enorm.weight", hidden),
+        hidden_norm=w.vector(prefix + "hnorm.weight", hidden),
+        join_proj=w.get(prefix + "eh_proj.weight", hidden, 2 * hidden),
+        block=load_block(w, m, i, hidden, place, feed_forward),
+        output_norm=w.vector(prefix + "shared_head_norm.weight", hidden),
+        output=w.maybe(prefix + "shared_head_head.weight", vocab, hidden) or model.output,
+    )
+    return replace(model, draft=draft)
 
 
 def load_block(

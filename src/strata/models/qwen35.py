@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from strata.gguf import ModelFile
-from strata.models.hybrid import Hybrid, load_hybrid
+from strata.models.hybrid import Hybrid, attach_hybrid_draft, load_hybrid
 from strata.models.weights import WeightReader
 from strata.ops import Buffer, Builder, Weight, linear, silu_mul
 
@@ -40,3 +40,8 @@ class SwiGlu:
 def load(file: ModelFile) -> Hybrid:
     """The model in a file."""
     return load_hybrid(file, SwiGlu.load)
+
+
+def attach_draft(model: Hybrid, file: ModelFile) -> Hybrid:
+    """The model with the draft layer of a file."""
+    return attach_hybrid_draft(model, file, SwiGlu.load)

@@ -1,6 +1,6 @@
 """qwen4exp (Qwen3.8-Flash-Next): residual streams, delta rule, sparse attention, an n-gram layer, many experts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strata.errors import ModelFileError, UnsupportedError
 from strata.gguf import ModelFile
@@ -18,10 +18,14 @@ from strata.ops import (
     Rotary,
     Weight,
     cell_positions,
+    concat,
+    copy_columns,
     copy_rows,
     embed,
     gather_logit_rows,
+    grouped_norm,
     linear,
+    rms_norm,
     rope_table,
     rotary_axes,
     stream_tile,
@@ -72,6 +76,41 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Qwen4ExpDraft:
+    """The draft layer: position i's streams and token i + 1 give a guess at token i + 2, in cell i."""
+
+    token_embd: Weight
+    embd_norm: Weight
+    hidden_norm: Weight  # [streams * hidden]
+    join_proj: Weight  # [hidden, 2 * hidden], the embedding's columns first; for every stream
+    block: Block
+    head_streams: HyperConnection
+    output: Weight
+
+    def forward(
+        self, b: Builder, state: StatePool, rotary: Rotary, logits: Buffer, hidden: Buffer, hidden_out: Buffer
+    ) -> None:
+        """Emits a step of the draft layer: `tokens` are those after the rows' positions; `hidden` [rows, streams *
+        hidden_size] is the trunk's, or `hidden_out` of the row before."""
+        if state.index:
+            cell_positions(b, state.index[0].cells)
+        x = self.block.forward(b, self._joined(b, hidden), state, rotary)
+        copy_rows(b, x, hidden_out)
+        b.mark("head", repeatable=True)
+        linear(b, self.head_streams.mix(b, gather_logit_rows(b, x)), self.output, out=logits)
+
+    def _joined(self, b: Builder, hidden: Buffer) -> Buffer:
+        streams, eps = self.head_streams.streams, self.head_streams.eps
+        e = rms_norm(b, embed(b, self.token_embd), self.embd_norm, eps)
+        h, width = grouped_norm(b, hidden, self.hidden_norm, streams, eps), e.shape[-1]
+        out = b.rows(streams * width, "streams", like=e)
+        for c in range(streams):
+            joined = linear(b, concat(b, e, h, c * width, width), self.join_proj)
+            copy_columns(b, joined, out, 0, c * width, width)
+        return out
+
+
+@dataclass(frozen=True)
 class Qwen4Exp:
     """The model: weights as they lie in the file."""
 
@@ -81,10 +120,13 @@ class Qwen4Exp:
     head_streams: HyperConnection  # stands for a final norm
     output: Weight
     axes: Buffer
+    draft: Qwen4ExpDraft | None = None
 
     def state_shape(self) -> StateShape:
-        """What a sequence carries; the n-gram layer's ring comes after those of the delta rule."""
-        mixers = [block.mixer for block in self.blocks]
+        """What a sequence carries; the n-gram layer's ring comes after those of the delta rule, the draft layer's keys
+        after the trunk's."""
+        drafted = (self.draft.block,) if self.draft is not None else ()
+        mixers = [block.mixer for block in (*self.blocks, *drafted)]
         delta = [m for m in mixers if isinstance(m, DeltaMixer)]
         full = [m for m in mixers if isinstance(m, GatedAttention)]
         indexers = [m.indexer for m in full if m.indexer is not None]
@@ -104,6 +146,18 @@ class Qwen4Exp:
         r = self.config.rope
         return rope_table(max_positions, r.dim, r.theta, r.scaling)
 
+    @property
+    def draft_width(self) -> int:
+        """Values of a row that the draft layer reads and gives."""
+        return self.config.streams * self.config.hidden_size
+
+    def draft_forward(
+        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer, hidden_out: Buffer
+    ) -> None:
+        """Emits a step of the draft layer, which must be attached (`Qwen4ExpDraft.forward`)."""
+        assert self.draft is not None
+        self.draft.forward(b, state, Rotary(table, self.axes), logits, hidden, hidden_out)
+
     def forward(
         self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer | None = None
     ) -> None:
@@ -120,12 +174,6 @@ class Qwen4Exp:
             copy_rows(b, residual, hidden)
         b.mark("head", repeatable=True)
         linear(b, self.head_streams.mix(b, gather_logit_rows(b, residual)), self.output, out=logits)
-
-    def settle(self, b: Builder, state: StatePool) -> None:
-        """Emits what makes the committed rows state; each row names a sequence and its next position."""
-        for block in self.blocks:
-            if isinstance(block.mixer, DeltaMixer):
-                block.mixer.settle(b, state)
 
 
 @dataclass
@@ -156,6 +204,29 @@ def load(file: ModelFile) -> Qwen4Exp:
         output=w.maybe("output.weight", token_embd.shape[0], hidden) or token_embd,
         axes=rotary_axes(rope.dim // 2, rope.sections),
     )
+
+
+def attach_draft(model: Qwen4Exp, file: ModelFile) -> Qwen4Exp:
+    """The model with the draft layer of a file, which may lack the embedding and the head: they are the model's."""
+    w, m, hidden, vocab = (
+        WeightReader(file),
+        Metadata.of(file),
+        model.config.hidden_size,
+        model.config.vocab_size,
+    )
+    i = m.positive("block_count") - m.whole("nextn_predict_layers", 0)
+    prefix, full = f"blk.{i}.nextn.", [b.mixer for b in model.blocks if isinstance(b.mixer, GatedAttention)]
+    places = _Places(full=len(full), sparse=sum(x.indexer is not None for x in full))
+    draft = Qwen4ExpDraft(
+        token_embd=w.maybe(prefix + "embed_tokens.weight", vocab, hidden) or model.token_embd,
+        embd_norm=w.vector(prefix + "enorm.weight", hidden),
+        hidden_norm=w.vector(prefix + "hnorm.weight", model.config.streams * hidden),
+        join_proj=w.get(prefix + "eh_proj.weight", hidden, 2 * hidden),
+        block=_block(w, m, i, hidden, places),
+        head_streams=HyperConnection.load(w, m, prefix + "hc_head_", hidden, inject=False),
+        output=w.maybe(prefix + "shared_head_head.weight", vocab, hidden) or model.output,
+    )
+    return replace(model, draft=draft)
 
 
 def _block(w: WeightReader, m: Metadata, i: int, hidden: int, places: _Places) -> Block:
