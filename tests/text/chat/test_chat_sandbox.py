@@ -124,7 +124,7 @@ def test_nothing_runs_while_compiling():
 
 
 def test_a_long_ordinary_chat_is_far_from_the_bounds():
-    source = "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ (m.content | trim) ~ '<|im_end|>\n' }}{% endfor %}"
+    source = "{% for m in messages %}{{ '<|start|>' ~ m.role ~ '\n' ~ (m.content | trim) ~ '<|end|>\n' }}{% endfor %}"
     budget = Budget()
     text = ChatTemplate(source).render([USER | {"content": "word " * 100}] * 5000, budget=budget)
     assert len(text) > 2_500_000 and budget.steps < budget.max_steps / 100

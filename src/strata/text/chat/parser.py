@@ -160,7 +160,7 @@ class OutputParser:
 
     def _begin_section(self, thinking: bool) -> None:
         self._thinking, self._fresh, self._behind_call = thinking, True, False
-        self._space, self._quoting = "", Quoting()
+        self._space, self._tail, self._quoting = "", "", Quoting()
 
     def _begin_call(self, name: str) -> None:
         self._untouched, self._space = False, ""
@@ -176,7 +176,7 @@ class OutputParser:
             self._events.append(ToolCallEnd(self._num_calls, self._call.complete))
             self._num_calls += 1
             self._call, self._fresh, self._behind_call = None, True, True
-            self._quoting = Quoting()
+            self._tail, self._quoting = "", Quoting()
         return at + read
 
     def _write(self, text: str) -> None:
