@@ -50,3 +50,12 @@ def apply(name: str, source: int, out: int, n: int) -> None:
 
 def fmaf(a: int, b: int, c: int, out: int, n: int) -> None:
     """C's fmaf over n float32 values of each array."""
+
+# bindings/text.cpp
+class SentencePiece:
+    """Encoder of a SentencePiece vocabulary: lists of one length, 256 byte ids; -1 for what there is not."""
+    def __init__(
+        self, texts: list[str], ids: list[int], scores: list[float], byte_ids: list[int], unknown_id: int, /
+    ) -> None: ...
+    def encode(self, text: str, /) -> list[int]:
+        """Ids of text whose spaces are written U+2581. Without the GIL."""

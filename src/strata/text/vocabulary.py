@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
+from types import MappingProxyType
 from typing import Any
 
 from strata.errors import ModelFileError
@@ -10,7 +11,7 @@ from strata.errors import ModelFileError
 PREFIX = "tokenizer.ggml."
 
 # Values of `token_type` that matter here (llama.cpp's llama_token_type).
-CONTROL, USER_DEFINED = 3, 4
+UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6
 
 # Control tokens that end a turn where a file's own keys name only one of them.
 _TURN_ENDS = frozenset(
@@ -19,15 +20,19 @@ _TURN_ENDS = frozenset(
 )
 
 
+_NAMED = ("bos", "eos", "eot", "eom", "unknown")
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """Token texts by id, and the ids with a meaning of their own."""
 
     tokens: list[str] = field(repr=False)
-    ids: dict[str, int] = field(repr=False)
-    control: frozenset[int]
-    special: dict[str, int]  # text -> id of control tokens
+    types: list[int] = field(repr=False)  # empty where the file has none
+    ids: dict[str, int] = field(repr=False)  # text -> id of what merges may form: all but `special`
+    special: dict[str, int]  # text -> id of control and unknown tokens
     user_defined: dict[str, int]  # text -> id of tokens always recognised in text
+    unknown_id: int | None
     bos_id: int | None
     eos_id: int | None
     eos_ids: frozenset[int]
@@ -63,26 +68,35 @@ def read_texts(metadata: Mapping[str, Any], name: str) -> list[str]:
     return texts
 
 
-def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
-    """Tokens, types and special ids; ModelFileError on duplicates, wrong lengths and ids out of range."""
+def read_vocabulary(metadata: Mapping[str, Any], defaults: Mapping[str, int] = MappingProxyType({})) -> Vocabulary:
+    """Tokens, types and special ids; ModelFileError on duplicates, wrong lengths and ids out of range.
+
+    `defaults` are ids (`bos`, `eos`, `unknown`) where the file names none.
+    """
     tokens = read_texts(metadata, "tokens")
     if not tokens:
         raise ModelFileError(f"{PREFIX}tokens is empty")
     ids = _ids_by_text(tokens)
     types = _token_types(metadata, len(tokens))
-    control = [index for index, kind in enumerate(types) if kind == CONTROL]
-    defined = [index for index, kind in enumerate(types) if kind == USER_DEFINED]
-    bos, eos, eot, eom = (_token_id(metadata, name, len(tokens)) for name in ("bos", "eos", "eot", "eom"))
-    ends = {index for index in control if tokens[index] in _TURN_ENDS} | {eos, eot, eom}
+    named = {name: _token_id(metadata, name, len(tokens), defaults.get(name)) for name in _NAMED}
+    ends = {named[name] for name in ("eos", "eot", "eom")} - {None}
+    defined = {tokens[i]: i for i, kind in enumerate(types) if kind == USER_DEFINED and tokens[i]}
+    special = {tokens[i]: i for i, kind in enumerate(types) if kind in (CONTROL, UNKNOWN) and tokens[i]}
+    # Some files call the end of a turn user-defined. Text could then end a turn, so it is taken for what it is.
+    for text in [text for text, i in defined.items() if text in _TURN_ENDS or i in ends]:
+        special[text] = defined.pop(text)
+    for text in special:
+        del ids[text]
     return Vocabulary(
         tokens=tokens,
+        types=types,
         ids=ids,
-        control=frozenset(control),
-        special={tokens[index]: index for index in control if tokens[index]},
-        user_defined={tokens[index]: index for index in defined if tokens[index]},
-        bos_id=bos,
-        eos_id=eos,
-        eos_ids=frozenset(index for index in ends if index is not None),
+        special=special,
+        user_defined=defined,
+        unknown_id=named["unknown"],
+        bos_id=named["bos"],
+        eos_id=named["eos"],
+        eos_ids=frozenset({i for text, i in special.items() if text in _TURN_ENDS} | ends),
     )
 
 
@@ -119,8 +133,8 @@ def _token_types(metadata: Mapping[str, Any], count: int) -> list[int]:
     return types.tolist() if hasattr(types, "tolist") else list(types)
 
 
-def _token_id(metadata: Mapping[str, Any], name: str, count: int) -> int | None:
-    value: int | None = read_key(metadata, f"{name}_token_id", int)
+def _token_id(metadata: Mapping[str, Any], name: str, count: int, default: int | None) -> int | None:
+    value: int | None = read_key(metadata, f"{name}_token_id", int, default)
     if value is not None and not 0 <= value < count:
         raise ModelFileError(f"{PREFIX}{name}_token_id {value} is outside the vocabulary of {count}")
     return value
