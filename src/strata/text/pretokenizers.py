@@ -36,6 +36,8 @@ _CASED = (
 )
 _DEEPSEEK_WORD = rf"\s?[{_CASED}]+"
 _DEEPSEEK_PUNCTUATION = "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+"
+# `\s+$`, tried once a run of spaces and not at each of its characters, which would take the square of its length.
+_TRAILING_SPACE = r"(?<!\s)\s++$"
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ _TABLE = {
     "llama-bpe": PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True),
     "deepseek-coder": PreTokenizer((_LINE_END, r"\s?\p{L}+", r"\s?\p{P}+", _EAST_ASIAN, _DIGIT)),
     "deepseek-llm": PreTokenizer(
-        (_LINE_END, _DEEPSEEK_WORD, _DEEPSEEK_PUNCTUATION, r"\s+$", _EAST_ASIAN, r"\p{N}+")
+        (_LINE_END, _DEEPSEEK_WORD, _DEEPSEEK_PUNCTUATION, _TRAILING_SPACE, _EAST_ASIAN, r"\p{N}+")
     ),
 }
 
@@ -75,8 +77,7 @@ def find_pretokenizer(name: str) -> PreTokenizer:
     return _TABLE[name]
 
 
-def build_splitter(pre: PreTokenizer, add_space_prefix: bool) -> pre_tokenizers.PreTokenizer:
-    """The same cuts as an object of the `tokenizers` library, ending in byte-level characters."""
+def build_splitter(pre: PreTokenizer) -> pre_tokenizers.PreTokenizer:
+    """The same cuts as an object of the `tokenizers` library."""
     splits = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in pre.patterns]
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=add_space_prefix, use_regex=False)
-    return pre_tokenizers.Sequence([*splits, byte_level])
+    return pre_tokenizers.Sequence(splits)

@@ -1,8 +1,6 @@
 """Text to token ids and back, from the metadata of a GGUF file."""
 
-import gc
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -63,9 +61,11 @@ class Tokenizer:
                 f"tokenizer model {model!r} is not supported (supported: {', '.join(_MODELS)})"
             )
         build, defaults = _MODELS[model]
-        with _garbage_collection_paused():
-            vocabulary = read_vocabulary(metadata, defaults)
+        vocabulary = read_vocabulary(metadata, defaults)
+        try:
             coder = build(metadata, vocabulary)
+        except ValueError as error:  # what the native side found wrong
+            raise ModelFileError(f"{PREFIX}{error}") from None
         add_bos = read_key(metadata, "add_bos_token", bool, coder.add_bos)
         add_eos = read_key(metadata, "add_eos_token", bool, False)
         for flag, token_id, key in ((add_bos, vocabulary.bos_id, "bos"), (add_eos, vocabulary.eos_id, "eos")):
@@ -120,15 +120,3 @@ def _check_unicode(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise UsageError(f"the text is not valid UTF-8: lone surrogate at character {error.start}") from None
-
-
-@contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
-    """A vocabulary is half a million tuples and strings without a cycle; looking for one takes a quarter more time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

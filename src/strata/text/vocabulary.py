@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from types import MappingProxyType
 from typing import Any
 
@@ -29,7 +28,6 @@ class Vocabulary:
 
     tokens: list[str] = field(repr=False)
     types: list[int] = field(repr=False)  # empty where the file has none
-    ids: dict[str, int] = field(repr=False)  # text -> id of what merges may form: all but `special`
     special: dict[str, int]  # text -> id of control and unknown tokens
     user_defined: dict[str, int]  # text -> id of tokens always recognised in text
     unknown_id: int | None
@@ -68,60 +66,34 @@ def read_texts(metadata: Mapping[str, Any], name: str) -> list[str]:
     return texts
 
 
-def read_vocabulary(metadata: Mapping[str, Any], defaults: Mapping[str, int] = MappingProxyType({})) -> Vocabulary:
-    """Tokens, types and special ids; ModelFileError on duplicates, wrong lengths and ids out of range.
+def read_vocabulary(
+    metadata: Mapping[str, Any], defaults: Mapping[str, int] = MappingProxyType({})
+) -> Vocabulary:
+    """Tokens, types and special ids; ModelFileError on wrong lengths and ids out of range.
 
     `defaults` are ids (`bos`, `eos`, `unknown`) where the file names none.
     """
     tokens = read_texts(metadata, "tokens")
     if not tokens:
         raise ModelFileError(f"{PREFIX}tokens is empty")
-    ids = _ids_by_text(tokens)
     types = _token_types(metadata, len(tokens))
     named = {name: _token_id(metadata, name, len(tokens), defaults.get(name)) for name in _NAMED}
-    ends = {named[name] for name in ("eos", "eot", "eom")} - {None}
+    ends = {i for name in ("eos", "eot", "eom") if (i := named[name]) is not None}
     defined = {tokens[i]: i for i, kind in enumerate(types) if kind == USER_DEFINED and tokens[i]}
     special = {tokens[i]: i for i, kind in enumerate(types) if kind in (CONTROL, UNKNOWN) and tokens[i]}
     # Some files call the end of a turn user-defined. Text could then end a turn, so it is taken for what it is.
     for text in [text for text, i in defined.items() if text in _TURN_ENDS or i in ends]:
         special[text] = defined.pop(text)
-    for text in special:
-        del ids[text]
     return Vocabulary(
         tokens=tokens,
         types=types,
-        ids=ids,
         special=special,
         user_defined=defined,
         unknown_id=named["unknown"],
         bos_id=named["bos"],
         eos_id=named["eos"],
-        eos_ids=frozenset({i for text, i in special.items() if text in _TURN_ENDS} | ends),
+        eos_ids=frozenset(ends | {i for text, i in special.items() if text in _TURN_ENDS}),
     )
-
-
-def read_merges(metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Pairs of `tokenizer.ggml.merges`, best first."""
-    merges = read_texts(metadata, "merges")
-    if not set(map(str.count, merges, repeat(" "))) <= {1}:
-        index = next(index for index, merge in enumerate(merges) if merge.count(" ") != 1)
-        raise ModelFileError(
-            f"{PREFIX}merges[{index}] must be two tokens and a space: {merges[index][:40]!r}"
-        )
-    # One split of all the lines: a vocabulary has 250,000 of them.
-    halves = " ".join(merges).split(" ") if merges else []
-    return list(zip(halves[0::2], halves[1::2], strict=True))
-
-
-def _ids_by_text(tokens: list[str]) -> dict[str, int]:
-    """Ids by token text. Empty texts are padding and may repeat; any other repeat is an error."""
-    ids = dict(zip(tokens, range(len(tokens)), strict=True))
-    empty = tokens.count("")
-    if len(ids) != len(tokens) - max(empty - 1, 0):
-        first = next(index for index, token in enumerate(tokens) if token and ids[token] != index)
-        raise ModelFileError(f"{PREFIX}tokens[{first}] and [{ids[tokens[first]]}] are both {tokens[first]!r}")
-    ids.pop("", None)
-    return ids
 
 
 def _token_types(metadata: Mapping[str, Any], count: int) -> list[int]:
