@@ -14,6 +14,7 @@ from strata.cli.convert import convert
 from strata.cli.evaluate import eval_app
 from strata.cli.files import inspect, verify
 from strata.cli.run import run
+from strata.cli.serve import config_app, serve
 from strata.cli.speed import benchmark
 from strata.cli.synth import synth_app
 from strata.errors import StrataError, UsageError
@@ -26,6 +27,8 @@ app.command(short_help="Continue a prompt.")(run)
 app.command(short_help="Say what a model file holds.")(inspect)
 app.command(short_help="Check that a model file is whole.")(verify)
 app.command(short_help="Measure prompt and generation speed.")(benchmark)
+app.command(short_help="Serve a model over OpenAI's protocol.")(serve)
+app.add_typer(config_app, name="config")
 app.add_typer(eval_app, name="eval")
 app.command(short_help="Make a GGUF file of a checkpoint.")(convert)
 app.add_typer(synth_app, name="synth")
