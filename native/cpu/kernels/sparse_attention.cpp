@@ -9,7 +9,7 @@
 
 namespace strata::STRATA_LEVEL {
 
-static constexpr int kMaxHeads = 4, kMaxHeadDim = 512, kManyHeads = 3;
+static constexpr int kMaxHeads = 16, kMaxHeadDim = 512, kManyHeads = 3;
 
 struct SparseScratch {
   alignas(64) float scores[kMaxHeads][kAttentionSplit];
@@ -112,7 +112,9 @@ void sparse_attention(const Op& op, int thread, int threads) {
   const SparseAttention a{op};
   const int64_t live = live_rows(op, 0), group = a.heads / a.kv_heads;
   if (a.head_dim > kMaxHeadDim) return op.fault(kFaultRange);
-  const int64_t together = live * a.kv_heads < 8 * threads ? 1 : group < kMaxHeads ? group : kMaxHeads;
+  // Heads of a unit share every load of their cells, as long as each thread has two units.
+  const int64_t most = group < kMaxHeads ? group : kMaxHeads, fair = live * a.heads / (2 * threads);
+  const int64_t together = fair < 1 ? 1 : fair < most ? fair : most;
   int64_t turn = 0;
   for (int64_t row = 0; row < live; ++row) {
     if (op.at<const int32_t>(1)[row] < 0) {

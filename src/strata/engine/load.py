@@ -27,10 +27,10 @@ class LoadedModel:
     kv_bytes_per_cell: int
 
 
-def load_model(path: Path, options: EngineOptions) -> LoadedModel:
-    """Opens, checks, plans and lowers."""
+def load_model(path: Path, options: EngineOptions, draft: Path | None = None) -> LoadedModel:
+    """Opens, checks, plans and lowers; `draft`: the file of the draft layer, the model's own or another."""
     file = open_model(path)
-    model = models.load(file)
+    model = models.load(file) if draft is None else _with_draft(file, draft)
     max_model_len = _context(model, options)
     cutter = Cutter(min(options.prefill, -(-max_model_len // PAGE_CELLS) * PAGE_CELLS))
     limits = Limits(max_model_len, options.max_num_seqs, cutter.chunk_rows)
@@ -39,6 +39,10 @@ def load_model(path: Path, options: EngineOptions) -> LoadedModel:
     state = StatePool.create(model.state_shape(), pages, limits.max_num_seqs, kv)
     runner = Runner(model, _backend(options), state, limits)
     return LoadedModel(file, model, runner, cutter, runner.weight_bytes_per_token, state.cell_bytes)
+
+
+def _with_draft(file: ModelFile, draft: Path) -> Model:
+    return models.load_with_draft(file, file if draft == Path(file.path) else open_model(draft))
 
 
 def _context(model: Model, options: EngineOptions) -> int:

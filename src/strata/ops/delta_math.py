@@ -55,10 +55,10 @@ def block_contract(state: Float32, rows: DeltaRows) -> tuple[Float32, Float32]:
     decay = exp32(
         np.minimum(log[:, :, None] - log[:, None, :], np.float32(0))
     )  # [heads, i, j], used for j <= i
-    kk, qk = (lane_dot(x[:, :, None], k[:, None]) * decay for x in (k, q))
+    kk, qk = (_by_row(x, k) * decay for x in (k, q))
     since = exp32(log)[:, :, None]
-    x = fma(-since, lane_dot(k[:, :, None], state[:, None]), rows.v.swapaxes(0, 1))  # [heads, n, value_dim]
-    out = since * lane_dot(q[:, :, None], state[:, None])
+    x = fma(-since, _by_row(k, state), rows.v.swapaxes(0, 1))  # [heads, n, value_dim]
+    out = since * _by_row(q, state)
     left = exp32(log[:, -1:] - log)
     state = exp32(log[:, -1])[:, None, None] * state
     for j in range(n):
@@ -67,3 +67,8 @@ def block_contract(state: Float32, rows: DeltaRows) -> tuple[Float32, Float32]:
         out[:, j:] = fma(qk[:, j:, j, None], d[:, None], out[:, j:])
         state = fma((left[:, j, None] * d)[:, :, None], k[:, j][:, None], state)
     return state, out.swapaxes(0, 1)
+
+
+def _by_row(x: Float32, y: Float32) -> Float32:
+    """Lane dots [heads, n, m] of x [heads, n, dim] and y [heads, m, dim], a row of x at a time to bound memory."""
+    return np.stack([lane_dot(y, x[:, i, None]) for i in range(x.shape[1])], axis=1)

@@ -105,6 +105,10 @@ class TableRows(Op):
     weight: Weight  # [table rows, width]
     out: Buffer  # [rows, n * width]
 
+    def row_weight_bytes(self) -> int:
+        """The table's rows that one row picks."""
+        return self.weight.nbytes // self.weight.shape[0] * self.index.shape[-1]
+
     def run_float(self, at: Arrays) -> None:
         table, index = self.weight.data.reshape(self.weight.shape[0], -1), at.live(self.index)
         rows = self.weight.format.decode(np.ascontiguousarray(table[index.reshape(-1)]))
