@@ -6,3 +6,4 @@ namespace nb = nanobind;
 
 void bind_gguf(nb::module_& m);
 void bind_hardware(nb::module_& m);
+void bind_quants(nb::module_& m);

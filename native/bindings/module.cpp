@@ -5,4 +5,5 @@ NB_MODULE(_native, m) {
   m.doc() = "Native kernels of Strata. Addresses are plain integers; callers own the memory.";
   bind_gguf(m);
   bind_hardware(m);
+  bind_quants(m);
 }
