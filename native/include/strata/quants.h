@@ -251,13 +251,17 @@ STRATA_HD float dot32(const Block32& w, const int8_t* code, const int16_t* sums1
   for (int j = 0; j < 16; ++j) sum[0] += w.code[j] * code[j];
   for (int j = 16; j < 32; ++j) sum[1] += w.code[j] * code[j];
   if constexpr (Format<T>::scale16) {
-    y = fma32(static_cast<float>(w.scale[0] * sum[0]), w.d[0] * d_a, y);
-    y = fma32(static_cast<float>(w.scale[1] * sum[1]), w.d[1] * d_a, y);
+    y = dot_step(sum[0], w.d[0] * static_cast<float>(w.scale[0]), d_a, y);
+    y = dot_step(sum[1], w.d[1] * static_cast<float>(w.scale[1]), d_a, y);
+  } else if constexpr (Format<T>::halves) {
+    y = dot_step(w.scale[0] * sum[0] + w.scale[1] * sum[1], w.d[0], d_a, y);
   } else {
-    y = fma32(static_cast<float>(w.scale[0] * sum[0] + w.scale[1] * sum[1]), w.d[0] * d_a, y);
+    y = dot_step(sum[0] + sum[1], w.d[0] * static_cast<float>(w.scale[0]), d_a, y);
   }
-  if constexpr (Format<T>::has_min)
-    y = fma32(static_cast<float>(w.min[0] * sums16[0] + w.min[1] * sums16[1]), w.dmin * d_a, y);
+  if constexpr (Format<T>::has_min && Format<T>::halves)
+    y = dot_step(w.min[0] * sums16[0] + w.min[1] * sums16[1], w.dmin, d_a, y);
+  else if constexpr (Format<T>::has_min)
+    y = min_step(w.dmin * static_cast<float>(w.min[0]), sums16[0] + sums16[1], d_a, y);
   return y;
 }
 
