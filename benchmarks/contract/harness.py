@@ -1,6 +1,8 @@
 """A thin driver for the contract's GPU experiments: NVRTC, launches with attributes, graphs, events, page-locked memory."""
 
 import ctypes
+import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from cuda.bindings import driver, nvrtc
 
 ROOT = Path(__file__).resolve().parents[2]
 INCLUDE = [ROOT / "src/strata/backends/cuda/kernels", ROOT / "native/include", ROOT / "benchmarks/contract"]
+CACHE = ROOT / "build/cubins"
 _CTYPES = {int: ctypes.c_int32, float: ctypes.c_float}
 
 
@@ -20,13 +23,30 @@ def check(result: tuple[Any, ...]) -> Any:
     return result[1] if len(result) == 2 else result[1:]
 
 
-def compile_cubin(source: str, arch: str, defines: tuple[str, ...] = (), headers: dict[str, str] | None = None) -> bytes:
-    """NVRTC machine code of `source` for e.g. sm_90; `headers` replaces include files by text. Logs on error."""
+def _texts() -> str:
+    return "".join(f.read_text() for p in INCLUDE for f in sorted([*p.rglob("*.cuh"), *p.rglob("*.h")]) if f.name != "quants_tables.h")
+
+
+def compile_cubin(source: str, arch: str, headers: dict[str, str] | None = None) -> bytes:
+    """NVRTC machine code of `source` for e.g. sm_90, kept in CACHE; `headers` replaces include files by text."""
     headers = headers or {}
+    key = hashlib.sha256(repr((source, arch, sorted(headers.items()), _texts())).encode()).hexdigest()[:24]
+    kept = CACHE / f"{key}.cubin"
+    if kept.exists():
+        return kept.read_bytes()
+    cubin = _compile(source, arch, headers)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    part = kept.with_suffix(f".{os.getpid()}")
+    part.write_bytes(cubin)
+    part.rename(kept)
+    return cubin
+
+
+def _compile(source: str, arch: str, headers: dict[str, str]) -> bytes:
     names, texts = [n.encode() for n in headers], [t.encode() for t in headers.values()]
     program = check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", len(names), texts, names))
     options = [f"--gpu-architecture={arch}", "--std=c++20", "--fmad=false", "-default-device"]
-    options += [f"-I{p}" for p in INCLUDE] + [f"-D{d}" for d in defines]
+    options += [f"-I{p}" for p in INCLUDE]
     (code,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
     if int(code) != 0:
         size = check(nvrtc.nvrtcGetProgramLogSize(program))
@@ -80,7 +100,7 @@ class Gpu:
         self.device = check(driver.cuDeviceGet(0))
         self.context = check(driver.cuDevicePrimaryCtxRetain(self.device))
         check(driver.cuCtxSetCurrent(self.context))
-        self.stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        self.stream = check(driver.cuStreamCreate(int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)))
         self.modules: list[Any] = []
         a = driver.CUdevice_attribute
         major, minor, self.sms, self.l2 = (
