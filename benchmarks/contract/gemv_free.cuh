@@ -19,6 +19,7 @@ __device__ __forceinline__ void gemv_free(const uint8_t* w, int n, const int8_t*
   typename Packed<T>::Raw raw[ahead];
 #pragma unroll
   for (int i = 0; i < ahead; ++i) raw[i] = Packed<T>::load(w, n, blocks, row, min(i * segs + s, blocks - 1));
+  dependency_launch();
   Packed<T>::template fill<Copies>(table);
   dependency_wait();
   a.stage(q, d, sums, rows);
@@ -41,7 +42,6 @@ __device__ __forceinline__ void gemv_free(const uint8_t* w, int n, const int8_t*
       for (int i = 0; i < ahead; ++i) raw[i] = next[i];
     }
   }
-  dependency_launch();
 #pragma unroll
   for (int m = 0; m < M; ++m) {
     float x = part[m];

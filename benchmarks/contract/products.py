@@ -20,7 +20,7 @@ SHAPES = {"IQ3_XXS": (12800, 2560), "Q2_0": (25600, 640), "Q6_K": (10240, 2560),
           "IQ2_S": (10240, 2560), "NVFP4": (10240, 2560)}  # fmt: skip
 GEMV_ROWS = (1, 2, 4, 8)
 TABLE_WORDS = {"IQ3_XXS": 256, "IQ2_S": 2048}
-TILES = {8: (4, 1, 1), 16: (4, 1, 2), 32: (4, 1, 4), 64: (4, 2, 4), 128: (2, 4, 4)}  # tokens -> warps and tiles
+TILES = {8: (2, 1, 1), 16: (2, 1, 2), 32: (4, 1, 4), 64: (4, 2, 4), 128: (4, 4, 4)}  # tokens -> warps and tiles
 ROTATE = 500_000_000  # bytes of weights to rotate over, many times the L2
 THREADS = 256
 RULE = (16, 4)  # kMaxSegments, kSegmentBlocks
@@ -58,22 +58,23 @@ def contract_text(most: int, least: int) -> dict[str, str]:
     return {"strata/contract.h": changed}
 
 
-def gemv_source(name: str, k: int, copies: int, free: bool) -> str:
+def gemv_source(name: str, k: int, copies: int, free: bool, threads: int = THREADS) -> str:
     call = "gemv_free" if free else "gemv"
     body = f'#include "{call}.cuh"\nusing namespace strata;\n'
     for m in GEMV_ROWS:
-        body += (f'extern "C" __global__ void __launch_bounds__({THREADS}) run{m}(const uint8_t* w, int n, const int8_t* q, const float* d, '
+        body += (f'extern "C" __global__ void __launch_bounds__({threads}) run{m}(const uint8_t* w, int n, const int8_t* q, const float* d, '
                  f"const int16_t* s, int rows, float* y) {{ {call}<QuantType::{name}, {k}, {m}, {copies}>(w, n, q, d, s, rows, y); }}\n")
     return body
 
 
-def gemm_source(name: str, segmented: bool) -> str:
+def gemm_source(name: str, segmented: bool, k: int = 2560) -> str:
     body = '#include "gemm.cuh"\nusing namespace strata;\n'
     for tokens, (rw, tw, nt) in TILES.items():
-        body += (f"using G{tokens} = Gemm<QuantType::{name}, {rw}, {tw}, {nt}, {str(segmented).lower()}>;\n"
-                 f'extern "C" __global__ void __launch_bounds__({32 * rw * tw}) run{tokens}(const uint8_t* w, int n, int blocks, '
+        fewest = {2: 6, 4: 3, 8: 2, 16: 1}[rw * tw]
+        body += (f"using G{tokens} = Gemm<QuantType::{name}, {k // 32}, {rw}, {tw}, {nt}, {str(segmented).lower()}>;\n"
+                 f'extern "C" __global__ void __launch_bounds__({32 * rw * tw}, {fewest}) run{tokens}(const uint8_t* w, int n, '
                  f"const int8_t* q, const float* d, const int16_t* s, int tokens, float* y) {{\n"
-                 f"  G{tokens}::run({{w, q, d, s, y, n, blocks, tokens, static_cast<int>(blockIdx.x) * G{tokens}::kRows, static_cast<int>(blockIdx.y) * G{tokens}::kTokens}});\n}}\n"
+                 f"  G{tokens}::run({{w, q, d, s, y, n, tokens, static_cast<int>(blockIdx.x) * G{tokens}::kRows, static_cast<int>(blockIdx.y) * G{tokens}::kTokens}});\n}}\n"
                  f"extern \"C\" __device__ int shared{tokens} = G{tokens}::kSharedBytes;\n")
     return body
 
@@ -114,28 +115,28 @@ class Case:
             b.free()
 
 
-def gemv_kernels(case: Case, copies: int, free: bool, rule: tuple[int, int] = RULE) -> Iterator[tuple[int, object]]:
+def gemv_kernels(case: Case, copies: int, free: bool, rule: tuple[int, int] = RULE, threads: int = THREADS) -> Iterator[tuple[int, object]]:
     """(rows, launcher(i, rows)) for every compiled row count."""
     headers = contract_text(*rule) if rule != RULE else None
-    module = case.gpu.load(harness.compile_cubin(gemv_source(case.name, case.k, copies, free), case.gpu.arch, headers=headers))
+    module = case.gpu.load(harness.compile_cubin(gemv_source(case.name, case.k, copies, free, threads), case.gpu.arch, headers=headers))
     segs = segments(case.k // 32, *rule)
     per_warp = 32 // segs
     for m in GEMV_ROWS:
         row_bytes = case.k + (0 if free else 16 * segs) + case.k // 8 + case.k // 8
-        shared = 4 * TABLE_WORDS.get(case.name, 0) * copies + THREADS * m * 4 + m * row_bytes + 64
+        shared = 4 * TABLE_WORDS.get(case.name, 0) * copies + threads * m * 4 + m * row_bytes + 64
         kernel = case.gpu.kernel(module, f"run{m}", shared)
-        grid = -(-case.n // (per_warp * THREADS // 32))
+        grid = -(-case.n // (per_warp * threads // 32))
 
         def launch(i: int, rows: int, kernel=kernel, grid=grid, shared=shared) -> None:
             args = (case.at(i), case.n, case.q, case.d, case.s, rows, case.y)
-            case.gpu.launch(kernel, (grid,), THREADS, args, shared, dependent=True)
+            case.gpu.launch(kernel, (grid,), threads, args, shared, dependent=True)
 
         yield m, launch
 
 
 def gemm_kernels(case: Case, segmented: bool, headers: dict[str, str] | None = None) -> Iterator[tuple[int, object]]:
     """(tile tokens, launcher(i, rows))."""
-    module = case.gpu.load(harness.compile_cubin(gemm_source(case.name, segmented), case.gpu.arch, headers=headers))
+    module = case.gpu.load(harness.compile_cubin(gemm_source(case.name, segmented, case.k), case.gpu.arch, headers=headers))
     for tokens, (rw, tw, _) in TILES.items():
         pointer, _size = harness.check(harness.driver.cuModuleGetGlobal(module, f"shared{tokens}".encode()))
         shared = np.empty(1, np.int32)
@@ -143,7 +144,7 @@ def gemm_kernels(case: Case, segmented: bool, headers: dict[str, str] | None = N
         kernel = case.gpu.kernel(module, f"run{tokens}", int(shared[0]))
 
         def launch(i: int, rows: int, kernel=kernel, tokens=tokens, tile=32 * rw, threads=32 * rw * tw, shared=int(shared[0])) -> None:
-            args = (case.at(i), case.n, case.k // 32, case.q, case.d, case.s, rows, case.y)
+            args = (case.at(i), case.n, case.q, case.d, case.s, rows, case.y)
             case.gpu.launch(kernel, (-(-case.n // tile), -(-rows // tokens)), threads, args, shared, dependent=True)
 
         yield tokens, launch
@@ -192,15 +193,15 @@ def check_case(case: Case, cpu: Cpu, quick: bool) -> dict[str, bool]:
     return result
 
 
-def gemv_variants(name: str, quick: bool) -> list[tuple[str, int, bool, tuple[int, int]]]:
-    """(label, copies of the grid table, free order, segment rule)."""
-    variants = [("contract", 1, False, RULE), ("free", 1, True, RULE)]
-    if name in ("IQ3_XXS", "IQ2_S"):
-        variants += [("contract, 4 tables", 4, False, RULE), ("free, 4 tables", 4, True, RULE)]
+def gemv_variants(name: str, quick: bool) -> list[tuple[str, int, bool, tuple[int, int], int]]:
+    """(label, copies of the grid table, free order, segment rule, threads)."""
+    variants = [("contract", 1, False, RULE, THREADS), ("free", 1, True, RULE, THREADS)]
     if name == "IQ3_XXS":
-        variants += [("contract, 8 tables", 8, False, RULE)]
+        variants += [("contract, 4 tables", 4, False, RULE, THREADS)]
     if name in ("IQ3_XXS", "Q6_K", "Q2_0") and not quick:
-        variants += [(f"contract, S <= {s}", 1, False, (s, 2)) for s in (4, 8, 32)]
+        variants += [(f"contract, {t} threads", 1, False, RULE, t) for t in (128, 512)]
+        variants += [(f"free, {t} threads", 1, True, RULE, t) for t in (128, 512)]
+        variants += [(f"contract, S <= {s}", 1, False, (s, 2), THREADS) for s in (4, 8, 32)]
     return variants
 
 
@@ -215,16 +216,16 @@ def gemm_variants(name: str) -> list[tuple[str, bool, dict[str, str] | None]]:
         assert old in text
         return {"gemm.cuh": text.replace(old, new)}
 
-    step = "out = fma32(magic_float(c[e]), w0[h] * d_a, out);"
-    scaled = changed(step, "out = fma32(magic_float(c[e]) * w0[h], w0[h] * d_a, out);")
+    step = "out = chain(magic_float(c[e]), w0[h] * d_a, out);\n          }"
+    scaled = changed(step, "out = chain(magic_float(c[e]) * w0[h], w0[h] * d_a, out);\n          }")
     converted = changed("return __int_as_float(sum) - 12582912.0f;", "return static_cast<float>(sum - kMagic);")
     return [*variants, ("sub-scale in the sum", True, scaled), ("int conversion", True, converted), ("S <= 4", True, contract_text(4, 2))]
 
 
 def time_case(case: Case, quick: bool) -> Iterator[Figure]:
     launches = min(case.copies, 40)
-    for variant, copies, free, rule in gemv_variants(case.name, quick):
-        for m, launch in gemv_kernels(case, copies, free, rule):
+    for variant, copies, free, rule, threads in gemv_variants(case.name, quick):
+        for m, launch in gemv_kernels(case, copies, free, rule, threads):
             yield case.figure("dp4a", m, variant, timed(case, launch, m, launches), launches)
     sizes = {8: [8], 16: [16], 32: [32, 512], 64: [64, 512, 2048], 128: [128, 512, 2048, 8192]}
     for variant, segmented, headers in gemm_variants(case.name):

@@ -143,13 +143,13 @@ __device__ __forceinline__ void gemv(const uint8_t* w, int n, const int8_t* q, c
   const int row = min(first + lane_id() / Tile<K>::kSegs, n - 1);
   typename Packed<T>::Raw raw[Tile<K>::kAhead];
   load_ahead<T, K>(raw, w, n, row);
+  dependency_launch();  // the next node's weights may start to flow; its reads of our rows wait for us to end
   Packed<T>::template fill<Copies>(table);
   dependency_wait();
   a.stage(q, d, sums, rows);
   __syncthreads();
   float part[M];
   segment_chain<T, K, M, Copies>(raw, w, n, row, table + lane_id() % Copies, a, part);
-  dependency_launch();
   segment_totals<K, M>(part, scratch, [&](int r, int m, float total) {
     if (m < rows && first + r < n) y[static_cast<size_t>(m) * n + first + r] = total;
   });

@@ -80,8 +80,9 @@ template <> struct Packed<QuantType::IQ3_XXS> {
     uint32_t d;
   };
   static __device__ __forceinline__ Raw load(const uint8_t* w, int n, int blocks, int row, int b) {
-    const size_t cells = static_cast<size_t>(n) * blocks, at = static_cast<size_t>(row) * blocks + b;
-    return {load_8(w + at * 8), load_4(w + cells * 8 + at * 4), load_2(w + cells * 12 + at / 8 * 2)};
+    const size_t cells = static_cast<size_t>(n) * blocks;
+    const uint32_t at = static_cast<uint32_t>(row * blocks + b);  // a matrix has fewer than 2^31 blocks
+    return {load_8(w + static_cast<size_t>(at) * 8), load_4(w + cells * 8 + static_cast<size_t>(at) * 4), load_2(w + cells * 12 + static_cast<size_t>(at / 8) * 2)};
   }
   template <int Copies> static __device__ __forceinline__ void fill(uint32_t* table) {
     for (int i = threadIdx.x; i < 256 * Copies; i += blockDim.x) table[i] = kGridIq3Xxs[i / Copies];
@@ -110,8 +111,9 @@ template <> struct Packed<QuantType::Q2_0> {
     uint32_t d;
   };
   static __device__ __forceinline__ Raw load(const uint8_t* w, int n, int blocks, int row, int b) {
-    const size_t cells = static_cast<size_t>(n) * blocks, at = static_cast<size_t>(row) * blocks + b;
-    return {load_8(w + at * 8), load_2(w + cells * 8 + at / 2 * 2)};
+    const size_t cells = static_cast<size_t>(n) * blocks;
+    const uint32_t at = static_cast<uint32_t>(row * blocks + b);  // a matrix has fewer than 2^31 blocks
+    return {load_8(w + static_cast<size_t>(at) * 8), load_2(w + cells * 8 + static_cast<size_t>(at / 2) * 2)};
   }
   template <int Copies> static __device__ __forceinline__ void fill(uint32_t*) {}
   template <int Copies>
@@ -134,9 +136,10 @@ template <> struct Packed<QuantType::Q6_K> {
     uint32_t scale, d;
   };
   static __device__ __forceinline__ Raw load(const uint8_t* w, int n, int blocks, int row, int b) {
-    const size_t cells = static_cast<size_t>(n) * blocks, at = static_cast<size_t>(row) * blocks + b;
-    return {load_16(w + at * 16), load_8(w + cells * 16 + at * 8), load_2(w + cells * 24 + at * 2),
-            load_2(w + cells * 26 + at / 8 * 2)};
+    const size_t cells = static_cast<size_t>(n) * blocks;
+    const uint32_t at = static_cast<uint32_t>(row * blocks + b);  // a matrix has fewer than 2^31 blocks
+    return {load_16(w + static_cast<size_t>(at) * 16), load_8(w + cells * 16 + static_cast<size_t>(at) * 8), load_2(w + cells * 24 + static_cast<size_t>(at) * 2),
+            load_2(w + cells * 26 + static_cast<size_t>(at / 8) * 2)};
   }
   template <int Copies> static __device__ __forceinline__ void fill(uint32_t*) {}
   template <int Copies>
@@ -165,9 +168,10 @@ template <> struct Packed<QuantType::Q4_K> {
     int j;
   };
   static __device__ __forceinline__ Raw load(const uint8_t* w, int n, int blocks, int row, int b) {
-    const size_t cells = static_cast<size_t>(n) * blocks, at = static_cast<size_t>(row) * blocks + b;
-    const uint8_t* p = w + cells * 16 + at / 8 * 12;
-    return {load_16(w + at * 16), {load_4(p), load_4(p + 4), load_4(p + 8)}, load_4(w + cells * 16 + cells / 8 * 12 + at / 8 * 4), b & 7};
+    const size_t cells = static_cast<size_t>(n) * blocks;
+    const uint32_t at = static_cast<uint32_t>(row * blocks + b);  // a matrix has fewer than 2^31 blocks
+    const uint8_t* p = w + cells * 16 + static_cast<size_t>(at / 8) * 12;
+    return {load_16(w + static_cast<size_t>(at) * 16), {load_4(p), load_4(p + 4), load_4(p + 8)}, load_4(w + cells * 16 + cells / 8 * 12 + static_cast<size_t>(at / 8) * 4), b & 7};
   }
   template <int Copies> static __device__ __forceinline__ void fill(uint32_t*) {}
   template <int Copies>
@@ -194,8 +198,9 @@ template <> struct Packed<QuantType::IQ2_S> {
     uint32_t high_scale, d;
   };
   static __device__ __forceinline__ Raw load(const uint8_t* w, int n, int blocks, int row, int b) {
-    const size_t cells = static_cast<size_t>(n) * blocks, at = static_cast<size_t>(row) * blocks + b;
-    return {load_8(w + at * 8), load_2(w + cells * 8 + at * 2), load_2(w + cells * 10 + at / 8 * 2)};
+    const size_t cells = static_cast<size_t>(n) * blocks;
+    const uint32_t at = static_cast<uint32_t>(row * blocks + b);  // a matrix has fewer than 2^31 blocks
+    return {load_8(w + static_cast<size_t>(at) * 8), load_2(w + cells * 8 + static_cast<size_t>(at) * 2), load_2(w + cells * 10 + static_cast<size_t>(at / 8) * 2)};
   }
   template <int Copies> static __device__ __forceinline__ void fill(uint32_t* table) {
     for (int i = threadIdx.x; i < 1024 * Copies; i += blockDim.x) {
@@ -227,8 +232,9 @@ template <> struct Packed<QuantType::NVFP4> {
     uint32_t scale;
   };
   static __device__ __forceinline__ Raw load(const uint8_t* w, int n, int blocks, int row, int b) {
-    const size_t cells = static_cast<size_t>(n) * blocks, at = static_cast<size_t>(row) * blocks + b;
-    return {load_16(w + at * 16), load_2(w + cells * 16 + at * 2)};
+    const size_t cells = static_cast<size_t>(n) * blocks;
+    const uint32_t at = static_cast<uint32_t>(row * blocks + b);  // a matrix has fewer than 2^31 blocks
+    return {load_16(w + static_cast<size_t>(at) * 16), load_2(w + cells * 16 + static_cast<size_t>(at) * 2)};
   }
   template <int Copies> static __device__ __forceinline__ void fill(uint32_t*) {}
   // Four E2M1 codes, doubled: 0 1 2 3 4 6 8 12 and their negatives, by byte permutes.
