@@ -1,9 +1,11 @@
 """Builds and binds `cpu.cpp`: the contract's CPU forms behind ctypes."""
 
 import ctypes
+import importlib.util
 import subprocess
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,15 @@ def build(source: str = "cpu.cpp", out: Path | None = None) -> ctypes.CDLL:
     include = [f"-I{p}" for p in (ROOT / "native/include", ROOT / "native/cpu/simd", here)]
     subprocess.run(["g++", *FLAGS, *include, "-o", str(out), str(here / source)], check=True)
     return ctypes.CDLL(str(out))
+
+
+def arithmetic() -> ModuleType:
+    """`strata.ops.arithmetic` by its file, so that machines without the built package can use it."""
+    spec = importlib.util.spec_from_file_location("contract_arithmetic", ROOT / "src/strata/ops/arithmetic.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def pointer(a: NDArray) -> ctypes.c_void_p:

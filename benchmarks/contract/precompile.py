@@ -6,12 +6,12 @@ Usage: python -m benchmarks.contract.precompile [ARCH] [WORKERS]
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
-from benchmarks.contract import harness, products
+from benchmarks.contract import harness, layers, products, steps
 
 
 def jobs() -> list[tuple[str, dict[str, str] | None]]:
     """(source, replaced headers) of each module."""
-    found: list[tuple[str, dict[str, str] | None]] = [(products.READ_SOURCE, None)]
+    found: list[tuple[str, dict[str, str] | None]] = [(products.READ_SOURCE, None), (layers.SOURCE, None), (steps.SOURCE, None)]
     for name, (_, k) in products.SHAPES.items():
         for _, copies, free, rule, threads in products.gemv_variants(name, False):
             headers = None if rule == products.RULE else products.contract_text(*rule)

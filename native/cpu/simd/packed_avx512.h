@@ -33,30 +33,55 @@ template <QuantType T> constexpr int activation_order(int v, int i) {
   return 64 * v + i;
 }
 
-template <QuantType T> void prepare(const int8_t* q, const float* d, const int16_t* sums, int blocks, Activation& a) {
-  a.chunks = (blocks + kChunk - 1) / kChunk;
-  for (int c = 0; c < a.chunks; ++c) {
-    for (int v = 0; v < 4; ++v)
-      for (int i = 0; i < 64; ++i) {
-        const int k = 256 * c + activation_order<T>(v, i);
-        a.codes[c][v][i] = k < 32 * blocks ? q[k] : int8_t{0};
-      }
-    for (int i = 0; i < 16; ++i) {
-      const int b = 8 * c + i % 8, h = 16 * c + i;
-      const bool in = b < blocks, in2 = h < 2 * blocks;
-      a.scale[c][i] = in ? d[b] : 0.0f;
-      a.scale2[c][i] = in2 ? d[h / 2] : 0.0f;
-      a.sums[c][i] = in2 ? sums[h] : 0;
-      a.sum_scaled[c][i] = in ? static_cast<float>(sums[2 * b] + sums[2 * b + 1]) * d[b] : 0.0f;
-    }
-  }
-}
-
 STRATA_HD __m512i bytes(const void* p) { return _mm512_loadu_si512(p); }
 STRATA_HD __m512i bytes(const void* p, int count) {  // the first `count` of 64
   return count >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8((1ull << count) - 1, p);
 }
 STRATA_HD __m512 floats16(const float* p) { return _mm512_load_ps(p); }
+
+// Byte permutations of a chunk into the decoder's order: of two 64-byte vectors, and which of two pairs.
+template <QuantType T> struct Order {
+  alignas(64) uint8_t index[4][64];
+  uint64_t upper[4];
+  Order() {
+    for (int v = 0; v < 4; ++v) {
+      upper[v] = 0;
+      for (int i = 0; i < 64; ++i) {
+        const int k = activation_order<T>(v, i);
+        index[v][i] = static_cast<uint8_t>(k & 127);
+        upper[v] |= static_cast<uint64_t>(k >> 7) << i;
+      }
+    }
+  }
+};
+
+// Lays out one activation row (codes, scales, sums of codes per 16) for rows16.
+template <QuantType T> void prepare(const int8_t* q, const float* d, const int16_t* sums, int blocks, Activation& a) {
+  static const Order<T> order;
+  const __m512i halves = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14);
+  const __m512i twice = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7);
+  a.chunks = (blocks + kChunk - 1) / kChunk;
+  for (int c = 0; c < a.chunks; ++c) {
+    const int count = blocks - kChunk * c < kChunk ? blocks - kChunk * c : kChunk;
+    __m512i part[4];
+    for (int i = 0; i < 4; ++i)
+      part[i] = 2 * i < count ? bytes(q + 256 * c + 64 * i, (count - 2 * i) * 32) : _mm512_setzero_si512();
+    for (int v = 0; v < 4; ++v) {
+      const __m512i index = bytes(order.index[v]);
+      const __m512i low = _mm512_permutex2var_epi8(part[0], index, part[1]), high = _mm512_permutex2var_epi8(part[2], index, part[3]);
+      _mm512_store_si512(a.codes[c][v], _mm512_mask_blend_epi8(order.upper[v], low, high));
+    }
+    const __m512 scale = _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), d + kChunk * c);
+    const __m512i sum = _mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << 2 * count) - 1), sums + 16 * c));
+    const __m512i sum32 = _mm512_add_epi32(_mm512_permutexvar_epi32(evens, sum), _mm512_permutexvar_epi32(_mm512_add_epi32(evens, _mm512_set1_epi32(1)), sum));
+    const __m512 scales = _mm512_permutexvar_ps(twice, scale);
+    _mm512_store_ps(a.scale[c], scales);
+    _mm512_store_ps(a.scale2[c], _mm512_permutexvar_ps(halves, scale));
+    _mm512_store_si512(a.sums[c], sum);
+    _mm512_store_ps(a.sum_scaled[c], _mm512_mul_ps(_mm512_cvtepi32_ps(sum32), scales));
+  }
+}
 
 // Planes of a matrix of `cells` 32-blocks.
 struct Planes {
