@@ -48,7 +48,7 @@ class Layers:
         self.workers.workers_start.restype = ctypes.c_void_p
         self.box_bytes = self.workers.workers_mailbox_bytes()
         module = gpu.load(harness.compile_cubin(SOURCE, gpu.arch))
-        names = ("layer_router", "layer_select", "layer_gate_up", "layer_down", "layer_combine", "step_begin", "empty_node")
+        names = ("layer_router", "layer_gate_up", "layer_down", "step_begin", "empty_node")
         self.kernel = {n: gpu.kernel(module, n) for n in names}
         self._experts()
         self._buffers()
@@ -76,7 +76,7 @@ class Layers:
         self.router_d = harness.Buffer(self.router.nbytes).put(self.router)
         self.start = rng.standard_normal(HIDDEN).astype(np.float32)
         sizes = dict(x=HIDDEN * 4, logits=EXPERTS * 4, q=HIDDEN, d=HIDDEN // 8, s=HIDDEN // 8, plan=TOP * 40, ids=LAYERS * TOP * 4,
-                     hq=TOP * WIDTH, hd=TOP * WIDTH // 8, hs=TOP * WIDTH // 8, rows=TOP * HIDDEN * 4, step=16, fault=16,
+                     h=TOP * WIDTH * 4, count=16, parts=HIDDEN // 64 * 4, rows=TOP * HIDDEN * 4, step=16, fault=16,
                      arrived=LAYERS * TOP * 4, ready=LAYERS * TOP * 4)  # fmt: skip
         self.b = {k: harness.Buffer(v) for k, v in sizes.items()}
         self.b["start"] = harness.Buffer(HIDDEN * 4).put(self.start)
@@ -86,33 +86,34 @@ class Layers:
     def clear(self) -> None:
         """Step 0: no mailbox posted, no copy arrived."""
         self.gpu.sync()
-        for k in ("step", "arrived", "ready", "fault"):
+        for k in ("step", "arrived", "ready", "fault", "count", "parts"):
             self.b[k].fill(0)
         self.boxes.array[:] = 0
 
     def at(self, buffer: Any, offset: int) -> np.uint64:
         return np.uint64(buffer.pointer + offset)
 
-    def layer(self, i: int, to_cpu: int, copies: int, dependent: bool) -> None:
+    def layer(self, i: int, to_cpu: int, copies: int, dependent: bool, only: str = "") -> None:
         b, box = self.b, self.at(self.boxes, i * self.box_bytes)
         flags = i * TOP * 4
 
         def launch(name: str, grid: int, threads: int, *args: Any) -> None:
-            self.gpu.launch(self.kernel[name], (grid,), threads, args, dependent=dependent)
+            if only in name:
+                self.gpu.launch(self.kernel[name], (grid,), threads, args, dependent=dependent)
 
-        launch("layer_router", EXPERTS // 8 + HIDDEN // 256, 256, b["x"], self.at(self.router_d, i * EXPERTS * HIDDEN * 4), b["logits"], b["q"], b["d"], b["s"])
-        launch("layer_select", 1, 256, b["logits"], self.at(self.residency_d, i * EXPERTS * 4), self.slots_d, self.at(self.sources_d, i * EXPERTS * 8),
-               self.at(self.staging_d, i % 2 * TOP * 8), to_cpu, b["step"], b["q"], b["d"], b["s"], box, b["plan"], self.at(b["ids"], flags))
-        launch("layer_gate_up", copies + TOP * (WIDTH // 32), 512, b["plan"], copies, b["q"], b["d"], b["s"], self.at(b["arrived"], flags),
-               self.at(b["ready"], flags), b["step"], b["fault"], b["hq"], b["hd"], b["hs"])
-        launch("layer_down", TOP * (HIDDEN // 64), 256, b["plan"], b["hq"], b["hd"], b["hs"], b["rows"])
-        launch("layer_combine", HIDDEN // 256, 256, b["plan"], b["rows"], box, b["step"], b["fault"], b["x"])
+        tables = (self.at(self.residency_d, i * EXPERTS * 4), self.slots_d, self.at(self.sources_d, i * EXPERTS * 8),
+                  self.at(self.staging_d, i % 2 * TOP * 8))  # fmt: skip
+        launch("layer_router", EXPERTS // 8 + HIDDEN // 256, 256, b["x"], self.at(self.router_d, i * EXPERTS * HIDDEN * 4), b["logits"], b["count"],
+               b["q"], b["d"], b["s"], *tables, to_cpu, b["step"], box, b["plan"], self.at(b["ids"], flags))
+        launch("layer_gate_up", copies + TOP * (WIDTH // 16), 256, b["plan"], copies, b["q"], b["d"], b["s"], self.at(b["arrived"], flags),
+               self.at(b["ready"], flags), b["step"], b["fault"], b["h"])
+        launch("layer_down", TOP * (HIDDEN // 64), 256, b["plan"], b["h"], box, b["step"], b["fault"], b["parts"], b["rows"], b["x"])
 
-    def graph(self, layers: int = LAYERS, to_cpu: int = 0, copies: int = 8, dependent: bool = True) -> Any:
+    def graph(self, layers: int = LAYERS, to_cpu: int = 0, copies: int = 8, dependent: bool = True, only: str = "") -> Any:
         def body() -> None:
             self.gpu.launch(self.kernel["step_begin"], (HIDDEN // 256,), 256, (self.b["start"], self.b["x"], self.b["step"], self.b["fault"]))
             for i in range(layers):
-                self.layer(i, to_cpu, copies, dependent)
+                self.layer(i, to_cpu, copies, dependent, only)
 
         return self.gpu.capture(body)
 
@@ -141,16 +142,17 @@ class Layers:
 
 def first_layer(layers: Layers, cpu: Cpu) -> np.ndarray:
     """x after layer 0 by the CPU's forms of the contract alone."""
-    x = layers.start
+    a, x = arithmetic(), layers.start
+    u = x * (np.float32(1) / np.sqrt(a.lane_dot(x, x) / np.float32(HIDDEN) + np.float32(1e-6)))
     lanes = np.zeros((EXPERTS, 32), np.float32)
     for i in range(0, HIDDEN, 32):
-        lanes = _fma(layers.router[0][:, i : i + 32], x[i : i + 32], lanes)
+        lanes = _fma(layers.router[0][:, i : i + 32], u[i : i + 32], lanes)
     logits = _tree(lanes)
     ids = np.argsort(-logits, kind="stable")[:TOP]
     e = cpu.map(0, np.ascontiguousarray(logits[ids] - logits[ids[0]]))
     weights = e / _tree(np.pad(e, (0, 22))[None])[0]
     out = np.zeros(HIDDEN, np.float32)
-    x8 = cpu.quantize(x[None])
+    x8 = cpu.quantize(u[None])
     for i, w in zip(ids, weights, strict=True):
         at = int(layers.slot_of[0, i]) % CONTENTS * EXPERT_BYTES
         blob = layers.ram.array[at : at + EXPERT_BYTES]
@@ -217,21 +219,30 @@ def main() -> None:
             with open(args.out, "w") as f:
                 json.dump(report, f)
 
+    for only in ("router", "gate_up", "down"):
+        us = timed(layers, layers.graph(only=only)) / LAYERS
+        report["node_us"][only] = us
+        print(f"48 x {only}: {us:.2f} us each", flush=True)
+    base_again, _ = layers.run(layers.graph())
+    assert (base_again.view(np.int32) == base.view(np.int32)).all()
     record("resident, plain nodes", layers.graph(dependent=False))
     record("resident, dependent launch", layers.graph())
     for misses in (1, 4):
         layers.set_misses(ids, misses)
         for copies in (4, 8, 16, 32):
             record(f"{misses} misses copied, {copies} blocks", layers.graph(copies=copies))
-        record(f"{misses} misses copied, 16, plain nodes", layers.graph(copies=16, dependent=False))
-        for threads in (2, 4, 8, 14):
+        record(f"{misses} misses copied, 16 blocks, plain nodes", layers.graph(copies=16, dependent=False))
+        for threads in (2, 5, 10, 14):
             layers.clear()
             handle = layers.start_workers(threads)
-            record(f"{misses} misses on CPU, {threads} threads", layers.graph(to_cpu=1))
+            record(f"{misses} misses on CPU, {threads} threads", layers.graph(to_cpu=TOP))
+            if misses > 1:
+                for share in (1, 2, 3):
+                    record(f"{misses} misses, {share} on CPU, {threads} threads", layers.graph(to_cpu=share, copies=16))
             layers.stop_workers(handle)
     layers.clear()
     begin = time.time()
-    _, fault = layers.run(layers.graph(to_cpu=1))
+    _, fault = layers.run(layers.graph(to_cpu=TOP))
     report["equal"]["fault without workers"] = fault == 1
     print(f"no workers: fault {fault} after {1e3 * (time.time() - begin):.0f} ms", flush=True)
     if args.out:

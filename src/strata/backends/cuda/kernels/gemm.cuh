@@ -240,7 +240,6 @@ template <QuantType T, int Blocks, int RowWarps, int TokenWarps, int NTiles, boo
     uint32_t* table = reinterpret_cast<uint32_t*>(shared);
     Stage* stages = reinterpret_cast<Stage*>(shared + kTableBytes);
     float4* total = reinterpret_cast<float4*>(stages + 2) + threadIdx.x;
-    dependency_launch();
     Packed<T>::template fill<1>(table);
     Raw raw[kUnits];
     fetch_weights(raw, p, 0);
@@ -296,6 +295,7 @@ template <QuantType T, int Blocks, int RowWarps, int TokenWarps, int NTiles, boo
         x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
       }
     }
+    dependency_launch();
     store(p, y);
   }
 
