@@ -92,12 +92,18 @@ STRATA_HD float rint32(float a) {
 
 // IEEE half to float, exact; all 65,536 codes, subnormals, infinities and NaN included.
 STRATA_HD float half_float(uint16_t h) {
+#if defined(__CUDA_ARCH__)
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+  return x;
+#else
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
   const uint32_t rest = static_cast<uint32_t>(h & 0x7fffu) << 13;
   const uint32_t exponent = rest & 0x0f800000u;
   if (exponent == 0x0f800000u) return bits_float(sign | rest | 0x7f800000u);
   if (exponent == 0) return bits_float(sign | float_bits(bits_float(rest | 0x38800000u) - bits_float(0x38800000u)));
   return bits_float(sign | (rest + 0x38000000u));
+#endif
 }
 
 // Float to IEEE half, nearest, ties to even; overflow to infinity.

@@ -55,10 +55,12 @@ __device__ __forceinline__ uint32_t load_2(const uint8_t* p) {
   return __ldg(reinterpret_cast<const unsigned short*>(p));
 }
 
-// Negates byte i of v where bit i of `bits` is set. No byte of v is 0, so no carry leaves a byte.
+// Negates byte i of v where bit i of `bits` is set; bits 4 to 6 do not matter, higher ones must be clear. No byte of v is
+// 0, so no carry leaves a byte.
 __device__ __forceinline__ uint32_t negate_bytes(uint32_t v, uint32_t bits) {
-  const uint32_t ones = ((bits & 15u) * 0x00204081u) & 0x01010101u;
-  return (v ^ ones * 0xffu) + ones;
+  const uint32_t signs = bits * 0x10204080u & 0x80808080u;          // bit i to the top of byte i
+  const uint32_t mask = __byte_perm(signs, 0, 0xba98);              // and over all of it
+  return (v ^ mask) + (mask & 0x01010101u);
 }
 
 // The parity of each of four fields of 7 bits, in the field's lowest bit.
@@ -93,8 +95,8 @@ template <> struct Packed<QuantType::IQ3_XXS> {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const uint32_t entry = table[(((i < 4 ? r.index.x : r.index.y) >> 8 * (i & 3)) & 255u) * Copies];
-      const uint32_t low = r.signs >> (7 * (i / 2));
-      code[i] = negate_bytes(entry, (i & 1) ? (low >> 4 & 7u) | (parity >> 7 * (i / 2) & 1u) << 3 : low);
+      const uint32_t seven = r.signs >> 7 * (i / 2) & 127u;
+      code[i] = negate_bytes(entry, (i & 1) ? seven >> 4 | (parity >> 7 * (i / 2) & 1u) << 3 : seven);
     }
   }
   static __device__ __forceinline__ Scales scales(const Raw& r) {
@@ -213,8 +215,8 @@ template <> struct Packed<QuantType::IQ2_S> {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t e = (r.index_signs.x >> 8 * i & 255u) | (r.high_scale >> 2 * i & 3u) << 8;
-      const uint32_t signs = r.index_signs.y >> 8 * i;
-      code[2 * i] = negate_bytes(table[e * Copies], signs);
+      const uint32_t signs = r.index_signs.y >> 8 * i & 255u;
+      code[2 * i] = negate_bytes(table[e * Copies], signs & 15u);
       code[2 * i + 1] = negate_bytes(table[(1024 + e) * Copies], signs >> 4);
     }
   }
