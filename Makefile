@@ -1,11 +1,12 @@
-# make demo    a real model answers, with its speeds        make lint    ruff and mypy
+# make demo    a real model answers (PROMPT='...')          make lint    ruff and mypy
 # make test    lint, then every test                        make bench   prompt and generation speed
 # make build   only install into .venv                      make clean   remove what these made
 #
 # Each step leaves a stamp in .venv and is done again only when something it depends on has changed.
 
 PYTHON ?= python3
-PROMPT ?= The capital of France is
+PROMPT ?= Why is the sky blue? Answer in two sentences.
+CHAT := <|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 MODEL := .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -18,7 +19,8 @@ ISOLATION = $(if $(wildcard .venv/.dev),--no-build-isolation)
 .PHONY: demo test lint bench build clean
 
 demo: build $(MODEL)
-	$(BIN)/strata run --model $(MODEL) --max-tokens 64 "$(PROMPT)"
+	@printf '> %s\n' "$(PROMPT)"
+	@printf '$(CHAT)' "$(PROMPT)" | $(BIN)/strata run --model $(MODEL) --max-tokens 128 -
 
 test: lint $(MODEL)
 	$(BIN)/pytest

@@ -4,6 +4,7 @@
 
 namespace nb = nanobind;
 
+void bind_program(nb::module_& m);
 void bind_gguf(nb::module_& m);
 void bind_hardware(nb::module_& m);
 void bind_quants(nb::module_& m);

@@ -2,7 +2,9 @@
 #include "bindings/bindings.h"
 
 NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);  // what lives until the interpreter exits is not a leak
   m.doc() = "Native kernels of Strata. Addresses are plain integers; callers own the memory.";
+  bind_program(m);
   bind_gguf(m);
   bind_hardware(m);
   bind_quants(m);

@@ -66,13 +66,13 @@ class Option:
         high = value < self.high if self.open_high else value <= self.high
         return low and high and math.isfinite(value)
 
-    def parse(self, text: str) -> Any:
-        """Value of a string from the environment."""
+    def parse(self, text: str, source: str) -> Any:
+        """Value of a string that `source` (the flag or the variable) gave."""
         try:
             return self.type(text)
         except ValueError:
             kind = "a whole number" if self.type is int else "a number"
-            raise UsageError(f"{self.env} is {text!r}; it must be {kind}") from None
+            raise UsageError(f"{source} is {text!r}; it must be {kind}") from None
 
 
 def _option(default: Any, flag: str, help: str, toml: str = "", **limits: Any) -> Any:
@@ -94,9 +94,13 @@ class _Settings:
 
     @classmethod
     def resolve(cls, flags: Mapping[str, Any], variables: Mapping[str, str]) -> Self:
-        """Settings from flags (None: not given), then the environment's variables, then the defaults."""
-        values = {o.name: o.parse(variables[o.env]) for o in cls.options() if o.env in variables}
-        values.update({name: value for name, value in flags.items() if value is not None})
+        """Settings from flags (strings by field name; None: not given), then the environment, then the defaults."""
+        values = {}
+        for option in cls.options():
+            if (text := flags.get(option.name)) is not None:
+                values[option.name] = option.parse(text, option.flag)
+            elif option.env in variables:
+                values[option.name] = option.parse(variables[option.env], option.env)
         return cls(**values)
 
 

@@ -13,7 +13,9 @@ def c_fmaf(a, b, c):
     libm = ctypes.CDLL(ctypes.util.find_library("m"))
     libm.fmaf.restype = ctypes.c_float
     libm.fmaf.argtypes = [ctypes.c_float] * 3
-    return np.array([libm.fmaf(float(x), float(y), float(z)) for x, y, z in zip(a, b, c, strict=True)], np.float32)
+    return np.array(
+        [libm.fmaf(float(x), float(y), float(z)) for x, y, z in zip(a, b, c, strict=True)], np.float32
+    )
 
 
 def adversarial(n, seed):
@@ -39,20 +41,22 @@ def adversarial(n, seed):
 
 def same_bits(a, b):
     nan = np.isnan(a) & np.isnan(b)
-    return bool(((np.asarray(a, np.float32).view(np.uint32) == np.asarray(b, np.float32).view(np.uint32)) | nan).all())
+    return bool(
+        ((np.asarray(a, np.float32).view(np.uint32) == np.asarray(b, np.float32).view(np.uint32)) | nan).all()
+    )
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_fma_is_c_fmaf_on_adversarial_values():
-    for a, b, c in adversarial(20_000, 1):
-        a, b, c = (np.asarray(x, np.float32) for x in (a, b, c))
+    for triple in adversarial(20_000, 1):
+        a, b, c = (np.asarray(x, np.float32) for x in triple)
         assert same_bits(ar.fma(a, b, c), c_fmaf(a, b, c))
 
 
 def test_twice_rounded_fma_would_be_caught():
     wrong = 0
-    for a, b, c in adversarial(20_000, 1)[1:]:
-        a, b, c = (np.asarray(x, np.float32) for x in (a, b, c))
+    for triple in adversarial(20_000, 1)[1:]:
+        a, b, c = (np.asarray(x, np.float32) for x in triple)
         twice = (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float32)
         wrong += not same_bits(twice, c_fmaf(a, b, c))
     assert wrong > 0
@@ -88,7 +92,9 @@ def test_tree_and_lanes_keep_their_order():
     for half in (16, 8, 4, 2, 1):
         lanes = [np.float32(lanes[i] + lanes[i + half]) for i in range(half)]
     assert ar.lane_sum(x)[1] == lanes[0]
-    assert ar.lane_sum(x)[1] != np.float32(sum(x[1], np.float32(0))), "an ordinary order would give other bits here"
+    assert ar.lane_sum(x)[1] != np.float32(sum(x[1], np.float32(0))), (
+        "an ordinary order would give other bits here"
+    )
 
 
 def test_segments_cover_every_block_once():

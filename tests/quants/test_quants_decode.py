@@ -1,11 +1,11 @@
 """NumPy decode and the integer form: against the `gguf` package, a slow formula, and each other."""
 
-import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from quant_blocks import QUANTISED, random_blocks, same_bits
 
+import gguf
 from strata.errors import UnsupportedError, UsageError
 from strata.quants import FORMATS, Format, IntegerBlocks, legacy
 from strata.quants import formats as formats_module
@@ -146,7 +146,7 @@ BOUNDS = {
 
 @pytest.mark.parametrize("name", QUANTISED)
 def test_integer_sums_are_exact_in_int32_and_float32(name: str) -> None:
-    """|I| <= 32 * 127 * code * scale, |J| <= 32 * 127 * min: below 2^24, so float(I) is exact as well."""
+    """|I| <= 32 * 127 * code (* scale per 16), |J| <= 32 * 127 * min: below 2^24, so float(I) is exact."""
     fmt = FORMATS[name]
     blocks = 4000 * 256 // fmt.block_values
     form = fmt.integer_form(random_blocks(fmt, blocks, seed=7), 1, blocks * fmt.block_values)
@@ -157,7 +157,7 @@ def test_integer_sums_are_exact_in_int32_and_float32(name: str) -> None:
     )
     assert found == BOUNDS[name]
     code, scale, smallest = BOUNDS[name]
-    assert 32 * 127 * max(code * scale, smallest) < 2**24
+    assert 32 * 127 * max(code * scale, smallest) < 2**24  # with a scale per 32 the contract sums codes alone
 
 
 def test_sizes_are_checked() -> None:

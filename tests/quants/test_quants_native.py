@@ -95,20 +95,26 @@ def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
     return round_to_float32(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)))
 
 
-def slow_chain(
-    form: IntegerBlocks, scale16: bool, codes: NDArray[np.int8], scales: NDArray[np.float32]
-) -> np.float32:
-    """The contract's chain over blocks, written out: exact integers, one fma a term."""
+def slow_chain(form: IntegerBlocks, codes: NDArray[np.int8], scales: NDArray[np.float32]) -> np.float32:
+    """The contract's chain over blocks, written out (docs/contract.md): exact integers, one fma a term."""
     y = np.float32(0)
     for b, q in enumerate(codes.reshape(-1, 2, 16).astype(int)):
-        sums = [
-            int((form.codes[b].reshape(2, 16)[h] * q[h]).sum()) * int(form.scales[b, h]) for h in range(2)
-        ]
-        terms = [(sums[0], form.d[b, 0]), (sums[1], form.d[b, 1])] if scale16 else [(sum(sums), form.d[b, 0])]
+        d_a, d, scale = scales[b], form.d[b], form.scales[b]
+        sums = [int((form.codes[b].reshape(2, 16)[h] * q[h]).sum()) for h in range(2)]
+        if form.scale16:
+            terms = [(sums[h], np.float32(d[h] * scale[h]) * d_a) for h in range(2)]
+        elif form.halves:
+            terms = [(sums[0] * int(scale[0]) + sums[1] * int(scale[1]), d[0] * d_a)]
+        else:
+            terms = [(sum(sums), np.float32(d[0] * scale[0]) * d_a)]
         if form.mins is not None and form.dmin is not None:
-            terms.append((sum(int(form.mins[b, h]) * int(q[h].sum()) for h in range(2)), form.dmin[b]))
-        for integer, d in terms:
-            y = fma(np.float32(integer), d * scales[b], y)
+            small, codes_sum = form.mins[b], q.sum(axis=1)
+            if form.halves:
+                terms.append((int(small @ codes_sum), form.dmin[b] * d_a))
+            else:
+                terms.append((np.float32(codes_sum.sum()) * d_a, np.float32(form.dmin[b] * small[0])))
+        for factor, weight in terms:
+            y = fma(np.float32(factor), np.float32(weight), y)
     return y
 
 
@@ -127,7 +133,7 @@ def test_dot32_is_the_contract_step(name: str) -> None:
         addresses = (address(codes), address(sums), address(scales))
         return np.float32(_native.quants_dot(fmt.type_id, address(raw), k, *addresses))
 
-    want = slow_chain(form, fmt.scale16, codes, scales)
+    want = slow_chain(form, codes, scales)
     assert native() == want
     real = fmt.decode(raw).reshape(-1).astype(np.float64) @ (codes * np.repeat(scales, 32).astype(np.float64))
     assert abs(native() - real) <= 1e-4 * np.abs(fmt.decode(raw)).max()

@@ -264,9 +264,9 @@ STRATA_HD void philox(uint64_t key, uint64_t counter_lo, uint64_t counter_hi, ui
   out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-// Uniform in (0, 1), 24 bits, never 0 or 1.
-STRATA_HD float uniform24(uint32_t bits) {
-  return (static_cast<float>(bits >> 8) + 0.5f) * 5.9604644775390625e-8f;
+// Uniform in (0, 1), 23 bits, never 0 or 1: with 24 the added half would not be representable and could round to 1.
+STRATA_HD float uniform23(uint32_t bits) {
+  return (static_cast<float>(bits >> 9) + 0.5f) * 1.1920928955078125e-7f;
 }
 
 }  // namespace strata

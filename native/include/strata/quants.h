@@ -53,8 +53,11 @@ STRATA_FORMAT(Q8_0) {  // f16 d, int8
 STRATA_FORMAT(Q2_0) {  // f16 d, value j in byte j / 4 at bits 2 (j mod 4): d (q - 1)
   STRATA_BLOCK32(const uint8_t* p, int i, Block32& out) {
     set_scale(out, load_half(p));
-    const uint8_t* q = p + 2 + 8 * i;
-    for (int j = 0; j < 32; ++j) out.code[j] = static_cast<int8_t>((q[j / 4] >> 2 * (j % 4) & 3) - 1);
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t word = load32(p + 2 + 8 * i + 4 * h);
+      STRATA_LOOP_16
+      for (int j = 0; j < 16; ++j) out.code[16 * h + j] = static_cast<int8_t>(static_cast<int>(word >> 2 * j & 3) - 1);
+    }
   }
 };
 
@@ -243,20 +246,34 @@ STRATA_FORMAT(NVFP4) {  // 4 UE4M3 scales; per 16 values 8 B of E2M1, low nibble
 
 // ---- uses ------------------------------------------------------------------------------------------------------
 
+STRATA_HD int32_t sum_products16(const int8_t* a, const int8_t* b) {
+  int32_t sum = 0;
+  STRATA_LOOP_16
+  for (int j = 0; j < 16; ++j) sum += a[j] * b[j];
+  return sum;
+}
+
+// Read as two halves: layouts write codes by halves, and a wider read would wait for both to reach the cache.
+STRATA_HD int32_t sum_products32(const int8_t* a, const int8_t* b) {
+  int32_t sum = 0;
+  STRATA_LOOP_16
+  for (int j = 0; j < 16; ++j) sum += a[j] * b[j] + a[j + 16] * b[j + 16];
+  return sum;
+}
+
 // One step of the contract's chain: y plus a weight block times an activation block (codes, sums of codes per 16,
-// scale d_a). The integer sums are exact in int32 for every format (tests/quants/test_bounds.py).
+// scale d_a). Every integer sum stays below 2^24 (tests/quants), so it is exact in int32 and as a float.
 template <QuantType T>
 STRATA_HD float dot32(const Block32& w, const int8_t* code, const int16_t* sums16, float d_a, float y) {
-  int32_t sum[2] = {0, 0};
-  for (int j = 0; j < 16; ++j) sum[0] += w.code[j] * code[j];
-  for (int j = 16; j < 32; ++j) sum[1] += w.code[j] * code[j];
   if constexpr (Format<T>::scale16) {
-    y = dot_step(sum[0], w.d[0] * static_cast<float>(w.scale[0]), d_a, y);
-    y = dot_step(sum[1], w.d[1] * static_cast<float>(w.scale[1]), d_a, y);
+    y = dot_step(sum_products16(w.code, code), w.d[0] * static_cast<float>(w.scale[0]), d_a, y);
+    y = dot_step(sum_products16(w.code + 16, code + 16), w.d[1] * static_cast<float>(w.scale[1]), d_a, y);
   } else if constexpr (Format<T>::halves) {
-    y = dot_step(w.scale[0] * sum[0] + w.scale[1] * sum[1], w.d[0], d_a, y);
+    const int32_t first = w.scale[0] * sum_products16(w.code, code);
+    const int32_t second = w.scale[1] * sum_products16(w.code + 16, code + 16);
+    y = dot_step(first + second, w.d[0], d_a, y);
   } else {
-    y = dot_step(sum[0] + sum[1], w.d[0] * static_cast<float>(w.scale[0]), d_a, y);
+    y = dot_step(sum_products32(w.code, code), w.d[0] * static_cast<float>(w.scale[0]), d_a, y);
   }
   if constexpr (Format<T>::has_min && Format<T>::halves)
     y = dot_step(w.min[0] * sums16[0] + w.min[1] * sums16[1], w.dmin, d_a, y);

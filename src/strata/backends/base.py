@@ -9,7 +9,7 @@ from strata.errors import FaultError
 from strata.ops.buffers import Buffer
 from strata.ops.program import Program
 
-FAULT_NON_FINITE, FAULT_BAD_PAGE = 1, 2
+FAULT_NON_FINITE, FAULT_RANGE, FAULT_NO_TOKEN, FAULT_MEMORY = 1, 2, 4, 8  # native/cpu/op.h
 
 
 class Replay(Protocol):
@@ -40,7 +40,9 @@ def raise_fault(bits: int, program: Program) -> None:
         text
         for bit, text in (
             (FAULT_NON_FINITE, "a non-finite activation"),
-            (FAULT_BAD_PAGE, "a KV page outside the pool"),
+            (FAULT_RANGE, "a token, position, sequence or page outside its table"),
+            (FAULT_NO_TOKEN, "a token mask that leaves no token"),
+            (FAULT_MEMORY, "no memory for a worker's scratch"),
         )
         if bits & bit
     ]

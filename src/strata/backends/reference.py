@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.errors import FaultError
-from strata.ops.buffers import Buffer
+from strata.ops.buffers import Buffer, Weight
 from strata.ops.op import Q8, Arrays
 from strata.ops.program import Program
 
@@ -22,6 +22,7 @@ class ReferenceBackend:
         self.mode = mode
         self.name = "reference" if mode == "float" else "contract"
         self._arrays: dict[Buffer, Any] = {}
+        self._decoded: dict[Weight, NDArray[np.float32]] = {}
 
     def reserve(self, arena_bytes: int) -> None:
         """Nothing: scratch has arrays of its own."""
@@ -32,7 +33,9 @@ class ReferenceBackend:
 
     def lower(self, program: Program) -> "ReferenceReplay":
         """Gives every buffer an array of its own; scratch does not share here, so that aliasing bugs differ."""
-        return ReferenceReplay(self, program, Arrays({b: self._place(b) for b in program.buffers()}))
+        return ReferenceReplay(
+            self, program, Arrays({b: self._place(b) for b in program.buffers()}, self._decoded)
+        )
 
     def _place(self, buffer: Buffer) -> Any:
         if buffer not in self._arrays:

@@ -1,10 +1,8 @@
 """Writing GGUF version 3 files: streamed, and under a temporary name until whole."""
 
-import os
+import secrets
 import struct
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -42,20 +40,19 @@ def write_model(
     """
     path, specs = Path(path), list(tensors)
     header = encode_header(metadata, specs, alignment)
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
-        handle, name = tempfile.mkstemp(prefix=path.name + ".", suffix=".part", dir=path.parent)
+        file = part.open("xb")
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
             file.write(header)
             for spec in specs:
                 _write_tensor(file, spec, alignment)
-        Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(path)
+        part.replace(path)
     except BaseException:
-        with suppress(FileNotFoundError):
-            Path(name).unlink()
+        part.unlink(missing_ok=True)
         raise
 
 
@@ -79,12 +76,6 @@ def encode_header(metadata: Mapping[str, Any], specs: Sequence[TensorSpec], alig
         offset = _aligned(offset + _tensor_bytes(name, ne, kind), alignment)
     header = b"".join(parts)
     return header + bytes(_aligned(len(header), alignment) - len(header))
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _aligned(size: int, alignment: int) -> int:

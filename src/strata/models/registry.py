@@ -5,10 +5,10 @@ from typing import Protocol
 from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import KVPool
-from strata.models import llama
+from strata.models import llama, qwen3
 from strata.ops import Buffer, Builder
 
-_MODULES = (llama,)
+_MODULES = (llama, qwen3)
 
 
 class ModelConfig(Protocol):
@@ -36,8 +36,8 @@ class Model(Protocol):
     def rope_table(self, max_positions: int) -> Buffer:
         """The rotary table for a context of that many positions."""
 
-    def forward(self, b: Builder, kv: KVPool, table: Buffer) -> Buffer:
-        """Emits the forward pass; returns the logits buffer. The part after mark `head` makes the logits."""
+    def forward(self, b: Builder, kv: KVPool, table: Buffer, logits: Buffer) -> None:
+        """Emits the forward pass; the part after mark `head` makes the logits and may run again for other rows."""
 
 
 def supported_architectures() -> tuple[str, ...]:
@@ -50,7 +50,8 @@ def load(file: ModelFile) -> Model:
     name = file.get("general.architecture", str)
     for module in _MODULES:
         if name in module.ARCHITECTURES:
-            return module.load(file)
+            model: Model = module.load(file)
+            return model
     raise UnsupportedError(
         f"{file.path}: architecture {name!r} is not supported; supported: {', '.join(supported_architectures())}"
     )

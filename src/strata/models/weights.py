@@ -27,7 +27,9 @@ class WeightReader:
         found = tuple(reversed(info.ne))
         if len(found) != len(shape) or any(want not in (-1, n) for want, n in zip(shape, found, strict=True)):
             wanted = ["any" if n == -1 else n for n in shape]
-            raise ModelFileError(f"{self.file.path}: tensor {name} has shape {list(found)}, expected {wanted}")
+            raise ModelFileError(
+                f"{self.file.path}: tensor {name} has shape {list(found)}, expected {wanted}"
+            )
         if info.type.name not in FORMATS:
             raise UnsupportedError(
                 f"{self.file.path}: tensor {name} has type {info.type.name}; supported: {', '.join(FORMATS)}"
@@ -44,7 +46,9 @@ class WeightReader:
         if weight is None or weight.format.name == "F32":
             return weight
         if not weight.is_float:
-            raise UnsupportedError(f"{self.file.path}: tensor {name} has type {weight.format.name}, expected F32")
+            raise UnsupportedError(
+                f"{self.file.path}: tensor {name} has type {weight.format.name}, expected F32"
+            )
         data = np.ascontiguousarray(weight.decode()).view(np.uint8).reshape(-1)
         return Weight(name, FORMATS["F32"], weight.shape, data)
 

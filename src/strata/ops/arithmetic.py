@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 Float32 = NDArray[np.float32]
 
 BLOCK = 32  # activation block: one scale per 32 values
-SEGMENTS = 4  # contiguous parts of K in a quantised product
+MAX_SEGMENTS, SEGMENT_BLOCKS = (
+    16,
+    4,
+)  # of a quantised product: at most so many parts of K, of at least so many blocks
 LANES = 32  # lanes of every float sum
 ATTENTION_SPLIT = 256  # cells per attention split
 
@@ -147,5 +150,8 @@ def softplus32(x: Float32) -> Float32:
 
 
 def segment_bounds(blocks: int) -> list[int]:
-    """Block indices where the segments of a row of `blocks` blocks begin, and its end."""
-    return [s * blocks // SEGMENTS for s in range(SEGMENTS + 1)]
+    """Block indices where the segments of a row of `blocks` blocks begin, and its end. contract.h `segments`."""
+    count = 1
+    while count < MAX_SEGMENTS and blocks >= 2 * count * SEGMENT_BLOCKS:
+        count *= 2
+    return [s * blocks // count for s in range(count + 1)]

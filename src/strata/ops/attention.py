@@ -1,13 +1,13 @@
 """attention: causal grouped-query attention over the paged pool, in splits of cells at absolute positions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.ops.arithmetic import ATTENTION_SPLIT, LANES, exp32, fma, lane_dot, lane_sum
+from strata.ops.arithmetic import ATTENTION_SPLIT, LANES, exp32, fma, lane_dot, lane_sum, tree_sum
 from strata.ops.buffers import Buffer
 from strata.ops.builder import Builder
 from strata.ops.kv_store import LayerKV, gather_cells
@@ -45,16 +45,14 @@ class Attention(Op):
 
     def run_contract(self, at: Arrays) -> None:
         for rows, q, k, v, visible in self._groups(at):
-            state = None
-            for begin in range(0, k.shape[1], ATTENTION_SPLIT):
-                cells = slice(begin, begin + ATTENTION_SPLIT)
-                part = _split(q, k[:, cells], v[:, cells], visible[:, cells], np.float32(self.scale))
-                state = part if state is None else _combine(state, part, visible[:, cells].any(axis=1))
-            assert state is not None
-            _, total, out = state
-            at.live(self.out)[rows] = (out / total[..., None]).reshape(len(rows), -1)
+            starts = range(0, k.shape[1], ATTENTION_SPLIT)
+            cells = [slice(i, i + ATTENTION_SPLIT) for i in starts]
+            splits = [_split(q, k[:, c], v[:, c], visible[:, c], np.float32(self.scale)) for c in cells]
+            at.live(self.out)[rows] = _combine(splits).reshape(len(rows), -1)
 
-    def _groups(self, at: Arrays) -> Iterator[tuple[NDArray[np.intp], Array, Array, Array, NDArray[np.bool_]]]:
+    def _groups(
+        self, at: Arrays
+    ) -> Iterator[tuple[NDArray[np.intp], Array, Array, Array, NDArray[np.bool_]]]:
         """(rows, q [rows, kv_heads, group, dim], k and v [kv_heads, cells, dim], visible [rows, cells])."""
         n = at.count(self.q)
         positions, sequences = at[self.positions][:n], at[self.sequences][:n]
@@ -74,44 +72,39 @@ class Attention(Op):
                 yield rows, q[rows], k, v, visible
 
 
-def _split(
-    q: Array, k: Array, v: Array, visible: NDArray[np.bool_], scale: np.float32
-) -> tuple[Array, Array, Array]:
-    """(max, sum, weighted values) of one split. Cells that are not visible leave every lane as it is."""
+class _Split(NamedTuple):
+    """One split of rows x heads: max of the visible scores (-inf where none), sum of p, weighted values."""
+
+    m: Array
+    total: Array
+    out: Array  # one more axis: head_dim
+
+
+def _split(q: Array, k: Array, v: Array, visible: NDArray[np.bool_], scale: np.float32) -> _Split:
+    """Cells that are not visible leave every lane as it is."""
     scores = lane_dot(q[:, :, :, None, :], k[:, None, :, :]) * scale
     seen = visible[:, None, None]
-    m = np.where(seen, scores, -np.inf).max(axis=-1)
-    m = np.where(np.isfinite(m), m, np.float32(0)).astype(np.float32)
-    p = np.where(seen, exp32(np.where(seen, scores - m[..., None], np.float32(0))), np.float32(0))
+    m = np.where(seen, scores, np.float32(-np.inf)).max(axis=-1)
+    anchor = np.where(np.isfinite(m), m, np.float32(0))
+    p = np.where(seen, exp32(np.where(seen, scores - anchor[..., None], np.float32(0))), np.float32(0))
     lanes = np.zeros((*p.shape[:-1], LANES, v.shape[-1]), np.float32)
     for i in range(0, p.shape[-1], LANES):
         weight, value = p[..., i : i + LANES], v[:, None, i : i + LANES]
         count = weight.shape[-1]
         lanes[..., :count, :] = fma(weight[..., None], value, lanes[..., :count, :])
-    half = LANES // 2
-    while half:
-        lanes = lanes[..., :half, :] + lanes[..., half : 2 * half, :]
-        half //= 2
-    return m, lane_sum(p), lanes[..., 0, :]
+    return _Split(m, lane_sum(p), tree_sum(np.moveaxis(lanes, -2, -1)))
 
 
-def _combine(
-    state: tuple[Array, Array, Array], part: tuple[Array, Array, Array], present: NDArray[np.bool_]
-) -> tuple[Array, Array, Array]:
-    """The running state after one more split; rows without a visible cell in it keep theirs.
-
-    A row whose earlier splits were all outside its window has sum 0 and takes the split as it is.
-    """
-    (m0, l0, o0), (m1, l1, o1) = state, part
-    m = np.maximum(m0, m1)
-    a, b = exp32(m0 - m), exp32(m1 - m)
-    total = fma(l0, a, l1 * b)
-    out = fma(o0, a[..., None], o1 * b[..., None])
-    keep, take = ~present[:, None, None], (l0 == 0)
-    m = np.where(keep, m0, np.where(take, m1, m))
-    total = np.where(keep, l0, np.where(take, l1, total))
-    out = np.where(keep[..., None], o0, np.where(take[..., None], o1, out))
-    return m, total, out
+def _combine(splits: Sequence[_Split]) -> Array:
+    """Splits in ascending order under the maximum of all: out[d] = sum of o_s[d] a_s over sum of l_s a_s."""
+    largest = np.max([s.m for s in splits], axis=0)
+    total, out = np.zeros_like(largest), np.zeros_like(splits[0].out)
+    for s in splits:
+        present = np.isfinite(s.m)
+        factor = exp32(np.where(present, s.m - largest, np.float32(0)))
+        total = np.where(present, fma(s.total, factor, total), total)
+        out = np.where(present[..., None], fma(s.out, factor[..., None], out), out)
+    return np.asarray(out / total[..., None])
 
 
 def attention(b: Builder, q: Buffer, kv: LayerKV, heads: int, scale: float, window: int = 0) -> Buffer:

@@ -62,6 +62,15 @@ class Weight:
         """Whether products keep float32 activations."""
         return self.format.name in ("F32", "F16", "BF16")
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return self.data.nbytes
+
+    def part(self, i: int) -> "Weight":
+        """Matrix i of a stack [parts, n, k], whose data is [parts, bytes]."""
+        return Weight(f"{self.name}[{i}]", self.format, self.shape[1:], self.data[i])
+
     def decode(self) -> NDArray[np.float32]:
         """All values, float32 [shape]."""
         return self.format.decode(self.data).reshape(self.shape)

@@ -4,15 +4,16 @@ from strata.ops.arena import Interval, place
 from strata.ops.buffers import Buffer, DType
 from strata.ops.op import Op
 from strata.ops.program import Program
-from strata.ops.step import StepBuffers
+from strata.ops.step import Form, StepBuffers
 
 
 class Builder:
-    """Collects the ops of one program for steps of up to `bucket` rows."""
+    """Collects the ops of one program, in one form, for steps of up to `bucket` rows."""
 
-    def __init__(self, steps: StepBuffers, bucket: int):
+    def __init__(self, steps: StepBuffers, bucket: int, form: Form = "step"):
         self.steps = steps
         self.bucket = bucket
+        self.form = form
         self._ops: list[Op] = []
         self._marks: dict[str, int] = {}
         self._derived: dict[tuple[Buffer, str], Buffer] = {}
@@ -57,7 +58,9 @@ class Builder:
                     first = spans[buffer].first if buffer in spans else i
                     spans[buffer] = Interval(first, i, buffer.nbytes)
         offsets, size = place([self._kept(span) for span in spans.values()])
-        return Program(tuple(self._ops), self.bucket, dict(zip(spans, offsets, strict=True)), size, self._marks)
+        return Program(
+            tuple(self._ops), self.bucket, dict(zip(spans, offsets, strict=True)), size, self._marks
+        )
 
     def _kept(self, span: Interval) -> Interval:
         if self._repeatable is None or not span.first < self._repeatable <= span.last:

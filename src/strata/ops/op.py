@@ -21,11 +21,23 @@ class Q8(NamedTuple):
 class Arrays:
     """Where the reference backend keeps each buffer's array."""
 
-    def __init__(self, arrays: Mapping[Buffer, Any]):
+    def __init__(
+        self, arrays: Mapping[Buffer, Any], decoded: dict[Weight, NDArray[np.float32]] | None = None
+    ):
         self._arrays = arrays
+        self._decoded = {} if decoded is None else decoded
 
     def __getitem__(self, buffer: Buffer) -> Any:
         return self._arrays[buffer]
+
+    def decoded(self, weight: Weight) -> NDArray[np.float32]:
+        """The weight's values; kept between steps while all that are kept stay under 2 GiB."""
+        if weight in self._decoded:
+            return self._decoded[weight]
+        values = weight.decode()
+        if sum(v.nbytes for v in self._decoded.values()) + values.nbytes <= 1 << 31:
+            self._decoded[weight] = values
+        return values
 
     def count(self, buffer: Buffer) -> int:
         """Live rows of `buffer` in this step."""
@@ -34,7 +46,7 @@ class Arrays:
     def live(self, buffer: Buffer) -> Any:
         """The live rows of `buffer` (each plane's, for `q8` planes)."""
         n, array = self.count(buffer), self._arrays[buffer]
-        return Q8(*(plane[:n] for plane in array)) if isinstance(array, Q8) else array[:n]
+        return Q8(array.codes[:n], array.scales[:n], array.sums[:n]) if isinstance(array, Q8) else array[:n]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +75,10 @@ class Op:
         """Weights read, in field order."""
         values = (getattr(self, f.name) for f in fields(self))
         return tuple(v for v in values if isinstance(v, Weight))
+
+    def row_weight_bytes(self) -> int:
+        """Weight bytes that a step of one row reads."""
+        return sum(w.nbytes for w in self.weights)
 
     def run_float(self, at: Arrays) -> None:
         """Plain float32 NumPy."""

@@ -38,7 +38,9 @@ def quantize_rows(x: NDArray[np.float32]) -> Q8:
     blocks = x.reshape(rows, k // BLOCK, BLOCK)
     amax = np.abs(blocks).max(axis=-1)
     if not np.isfinite(amax).all():
-        raise FaultError(f"non-finite activation in row {int(np.argwhere(~np.isfinite(amax))[0, 0])} of {rows}")
+        raise FaultError(
+            f"non-finite activation in row {int(np.argwhere(~np.isfinite(amax))[0, 0])} of {rows}"
+        )
     zero = amax < _ZERO_BELOW
     safe = np.where(zero, np.float32(1), amax)
     scales = np.where(zero, np.float32(0), safe / np.float32(127))

@@ -95,7 +95,9 @@ def rope_table(max_positions: int, rotary_dim: int, theta: float, scaling: RopeS
     return Buffer("rope_table", table.shape, "f32", "constant", data=table.astype(np.float32))
 
 
-def rope_frequencies(rotary_dim: int, theta: float, scaling: RopeScaling) -> tuple[NDArray[np.float64], float]:
+def rope_frequencies(
+    rotary_dim: int, theta: float, scaling: RopeScaling
+) -> tuple[NDArray[np.float64], float]:
     """Angle per position of each pair, and the factor on cos and sin."""
     frequencies = theta ** (-np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim)
     if scaling.factors is not None:

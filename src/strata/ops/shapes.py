@@ -12,7 +12,9 @@ def expect(holds: bool, message: str) -> None:
 
 def expect_shape(weight: Weight, *shape: int) -> None:
     """The weight has exactly this shape (rows first)."""
-    expect(weight.shape == shape, f"tensor {weight.name} has shape {list(weight.shape)}, expected {list(shape)}")
+    expect(
+        weight.shape == shape, f"tensor {weight.name} has shape {list(weight.shape)}, expected {list(shape)}"
+    )
 
 
 def expect_width(buffer: Buffer, width: int) -> None:

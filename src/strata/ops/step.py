@@ -1,11 +1,14 @@
 """Step inputs: the buffers through which every op learns what a step is about (docs/design.md)."""
 
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Literal, Self
 
 from strata.ops.buffers import Buffer
 
 PAGE_CELLS = 64  # cells (token positions) in a KV page
+CHUNK_BLOCK = 64  # the chunk form takes whole blocks of so many tokens, at multiples of it
+
+Form = Literal["step", "chunk"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,6 +20,7 @@ class StepBuffers:
     positions: Buffer  # i32 [max_rows], absolute cell index
     sequences: Buffer  # i32 [max_rows], row of the page table; rows of a sequence are consecutive
     page_table: Buffer  # i32 [max_num_seqs, pages_per_seq]
+    commits: Buffer  # i32 [max_num_seqs], rows of the sequence's last step-form step that became state
     num_logit_rows: Buffer  # i32 [1]
     logit_rows: Buffer  # i32 [max_logit_rows], rows whose logits are wanted
 
@@ -34,6 +38,7 @@ class StepBuffers:
             positions=ints("positions", max_rows, live=num_rows),
             sequences=ints("sequences", max_rows, live=num_rows),
             page_table=ints("page_table", max_num_seqs, -(-max_model_len // PAGE_CELLS)),
+            commits=ints("commits", max_num_seqs),
             num_logit_rows=num_logit_rows,
             logit_rows=ints("logit_rows", max_logit_rows, live=num_logit_rows),
         )

@@ -1,4 +1,4 @@
-"""The one table of block formats: decode to float32, and the integer view of the arithmetic contract."""
+"""The one table of block formats: decode, encode, and the integer view of the arithmetic contract."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from strata.errors import UnsupportedError, UsageError
 from strata.gguf import TensorType
-from strata.quants import iquants, kquants, legacy
+from strata.quants import encode, iquants, kquants, legacy, search
 from strata.quants.unpack import Bytes, Unpack, Unpacked
 
 GROUP = 32  # values that share one step of the contract's chain
-_CHUNK = 1 << 20  # values decoded at once; bounds temporaries to some 20 MB
+_DECODE_CHUNK = 1 << 20  # values at once; bounds temporaries to some 20 MB
+_ENCODE_CHUNK = 1 << 16  # the searches run from the cache
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class IntegerBlocks:
     d: NDArray[np.float32]  # [blocks, 2]
     mins: NDArray[np.int32] | None  # [blocks, 2]
     dmin: NDArray[np.float32] | None  # [blocks], its sign folded in: the added term is + mins * dmin
+    halves: bool  # an integer scale (and minimum) per 16: they stay in the integer sum
     scale16: bool  # the product takes one fma per half, each with its own d
 
 
@@ -57,6 +59,7 @@ class Format:
     type: TensorType
     unpack: Unpack | None = None
     to_float: Callable[[Bytes], NDArray[np.float32]] | None = None
+    pack: Callable[[NDArray[np.float32]], Bytes] | None = None
     has_min: bool = False
     halves: bool = False
     scale16: bool = False
@@ -95,11 +98,28 @@ class Format:
     def decode(self, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Bytes [..., row bytes] to float32 [..., k]; UsageError if a row is not whole blocks."""
         blocks = self._blocks(raw)
-        values, step = self.block_values, _CHUNK // self.block_values
+        values, step = self.block_values, _DECODE_CHUNK // self.block_values
         out = np.empty((len(blocks), values), np.float32)
         for start in range(0, len(blocks), step):
-            out[start : start + step] = self._decode_blocks(blocks[start : start + step])
+            with np.errstate(over="ignore", invalid="ignore"):  # infinite scales are the caller's to refuse
+                out[start : start + step] = self._decode_blocks(blocks[start : start + step])
         return out.reshape(*raw.shape[:-1], raw.shape[-1] // self.block_bytes * values)
+
+    def encode(self, x: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """float32 [..., k] to bytes [..., row bytes]; UsageError on a partial block or a non-finite value."""
+        if self.pack is None:
+            names = ", ".join(f.name for f in _FORMATS if f.pack is not None)
+            raise UnsupportedError(f"{self.name} has no encoder; there are {names}")
+        row_bytes = self.row_bytes(x.shape[-1])
+        bad = x.size - int(np.count_nonzero(np.isfinite(x)))
+        if bad:
+            raise UsageError(f"{self.name}: {bad} of {x.size} values to encode are not finite")
+        blocks = np.ascontiguousarray(x, np.float32).reshape(-1, self.block_values)
+        step = _ENCODE_CHUNK // self.block_values
+        out = np.empty((len(blocks), self.block_bytes), np.uint8)
+        for start in range(0, len(blocks), step):
+            out[start : start + step] = self.pack(blocks[start : start + step])
+        return out.reshape(*x.shape[:-1], row_bytes)
 
     def integer_form(self, raw: NDArray[np.uint8], rows: int, k: int) -> IntegerBlocks:
         """The contract's view of rows x k values, which must fill `raw`; only quantised formats have one."""
@@ -116,6 +136,7 @@ class Format:
             d=_two_per_group(d, blocks, values),
             mins=None if mins is None else _two_per_group(mins, blocks, values),
             dmin=None if dmin is None else _two_per_group(dmin, blocks, values)[:, 0].copy(),
+            halves=self.halves,
             scale16=self.scale16,
         )
 
@@ -137,19 +158,19 @@ def _bf16(raw: Bytes) -> NDArray[np.float32]:
 
 
 _FORMATS = (
-    Format(TensorType.F32, to_float=lambda raw: raw.view("<f4")),
-    Format(TensorType.F16, to_float=lambda raw: raw.view("<f2").astype(np.float32)),
-    Format(TensorType.BF16, to_float=_bf16),
-    Format(TensorType.Q4_0, legacy.unpack_q4_0),
-    Format(TensorType.Q4_1, legacy.unpack_q4_1, has_min=True),
-    Format(TensorType.Q5_0, legacy.unpack_q5_0),
-    Format(TensorType.Q5_1, legacy.unpack_q5_1, has_min=True),
-    Format(TensorType.Q8_0, legacy.unpack_q8_0),
+    Format(TensorType.F32, to_float=lambda raw: raw.view("<f4"), pack=lambda x: x.view(np.uint8)),
+    Format(TensorType.F16, to_float=lambda raw: raw.view("<f2").astype(np.float32), pack=encode.encode_f16),
+    Format(TensorType.BF16, to_float=_bf16, pack=encode.encode_bf16),
+    Format(TensorType.Q4_0, legacy.unpack_q4_0, pack=encode.encode_q4_0),
+    Format(TensorType.Q4_1, legacy.unpack_q4_1, pack=encode.encode_q4_1, has_min=True),
+    Format(TensorType.Q5_0, legacy.unpack_q5_0, pack=encode.encode_q5_0),
+    Format(TensorType.Q5_1, legacy.unpack_q5_1, pack=encode.encode_q5_1, has_min=True),
+    Format(TensorType.Q8_0, legacy.unpack_q8_0, pack=encode.encode_q8_0),
     Format(TensorType.Q2_K, kquants.unpack_q2_k, has_min=True, halves=True),
     Format(TensorType.Q3_K, kquants.unpack_q3_k, halves=True),
-    Format(TensorType.Q4_K, kquants.unpack_q4_k, has_min=True),
+    Format(TensorType.Q4_K, kquants.unpack_q4_k, pack=search.encode_q4_k, has_min=True),
     Format(TensorType.Q5_K, kquants.unpack_q5_k, has_min=True),
-    Format(TensorType.Q6_K, kquants.unpack_q6_k, halves=True),
+    Format(TensorType.Q6_K, kquants.unpack_q6_k, pack=search.encode_q6_k, halves=True),
     Format(TensorType.IQ1_S, iquants.unpack_iq1_s),
     Format(TensorType.IQ1_M, iquants.unpack_iq1_m, halves=True),
     Format(TensorType.IQ2_XXS, iquants.unpack_iq2_xxs),
@@ -157,13 +178,13 @@ _FORMATS = (
     Format(TensorType.IQ2_S, iquants.unpack_iq2_s, halves=True),
     Format(TensorType.IQ3_XXS, iquants.unpack_iq3_xxs),
     Format(TensorType.IQ3_S, iquants.unpack_iq3_s),
-    Format(TensorType.IQ4_NL, legacy.unpack_iq4_nl),
+    Format(TensorType.IQ4_NL, legacy.unpack_iq4_nl, pack=search.encode_iq4_nl),
     Format(TensorType.IQ4_XS, iquants.unpack_iq4_xs),
     Format(TensorType.TQ1_0, legacy.unpack_tq1_0),
     Format(TensorType.TQ2_0, legacy.unpack_tq2_0),
     Format(TensorType.MXFP4, legacy.unpack_mxfp4),
     Format(TensorType.NVFP4, legacy.unpack_nvfp4, scale16=True),
-    Format(TensorType.Q2_0, legacy.unpack_q2_0),
+    Format(TensorType.Q2_0, legacy.unpack_q2_0, pack=search.encode_q2_0),
 )
 
 FORMATS: dict[str, Format] = {f.name: f for f in _FORMATS}

@@ -15,7 +15,7 @@ _PREAMBLE = """\
 
 #include "strata/contract.h"
 
-// A constant table that device code may index at run time.
+// A constant table that device code may index at run time (NVRTC, cubins; nvcc's host half cannot read it).
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define STRATA_TABLE static __device__ const
 #else

@@ -35,6 +35,14 @@ def fields(packed: Bytes, group: int, bits: int) -> Bytes:
     return (parts & np.uint8((1 << bits) - 1)).reshape(len(packed), -1)
 
 
+def pack_fields(codes: Bytes, group: int, bits: int) -> Bytes:
+    """The inverse of `fields`: codes [n, m] that fit `bits` bits, to bytes."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    parts = codes.reshape(len(codes), -1, 8 // bits, group) << shifts
+    packed: Bytes = np.bitwise_or.reduce(parts, axis=2)
+    return packed.reshape(len(codes), -1)
+
+
 def bits(packed: Bytes) -> Bytes:
     """Bits of bytes [n, m] as [n, 8 m], lowest first."""
     return np.unpackbits(packed, axis=-1, bitorder="little")

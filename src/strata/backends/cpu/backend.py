@@ -19,16 +19,29 @@ class CpuBackend:
 
     name = "cpu"
 
-    def __init__(self, threads: int, cpus: list[int] | None = None):
+    def __init__(self, threads: int, isa: str = "auto", cpus: list[int] | None = None):
+        if isa != "auto":
+            _native.set_isa(isa)
         self._pool = _native.ThreadPool(threads, cpus or [])
         self._arrays: dict[Buffer, NDArray[Any]] = {}
         self._arena = np.zeros(0, np.uint8)
+        self._expert_tables: dict[Weight, NDArray[np.uint64]] = {}
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """The array behind an input, state, constant or output buffer."""
         if buffer not in self._arrays:
-            self._arrays[buffer] = _aligned(buffer) if buffer.data is None else np.ascontiguousarray(buffer.data)
+            self._arrays[buffer] = (
+                _aligned(buffer) if buffer.data is None else np.ascontiguousarray(buffer.data)
+            )
         return self._arrays[buffer]
+
+    def expert_table(self, weight: Weight) -> NDArray[np.uint64]:
+        """Where kernels look up the experts of a stack, uint64 [num_experts]; entries may change between steps."""
+        if weight not in self._expert_tables:
+            first, (step, _) = weight.data.ctypes.data, weight.data.strides
+            addresses = first + step * np.arange(weight.shape[0], dtype=np.uint64)
+            self._expert_tables[weight] = addresses.astype(np.uint64)
+        return self._expert_tables[weight]
 
     def reserve(self, arena_bytes: int) -> None:
         """Makes the arena large enough for every program that will be lowered; addresses are fixed afterwards."""
@@ -41,7 +54,9 @@ class CpuBackend:
         base = -(-self._arena.ctypes.data // 64) * 64
 
         def buffer_address(buffer: Buffer) -> int:
-            return base + program.offsets[buffer] if buffer.role == "scratch" else self.array(buffer).ctypes.data
+            return (
+                base + program.offsets[buffer] if buffer.role == "scratch" else self.array(buffer).ctypes.data
+            )
 
         def planes(buffer: Buffer) -> tuple[int, int, int]:
             codes, scales, _ = plane_bytes(buffer.shape)
@@ -51,7 +66,10 @@ class CpuBackend:
         def weight_address(weight: Weight) -> int:
             return weight.data.ctypes.data
 
-        at = Addresses(buffer_address, planes, weight_address)
+        def expert_table(weight: Weight) -> int:
+            return self.expert_table(weight).ctypes.data
+
+        at = Addresses(buffer_address, planes, weight_address, expert_table)
         native = _native.Program(self._pool)
         for op in program.ops:
             native.add(*lower(op, at))

@@ -1,0 +1,65 @@
+"""Options that several commands take, made from the table in strata.config."""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from strata import env
+from strata.config import OPTIONS, EngineOptions, Option
+from strata.errors import UsageError
+
+
+def flag(name: str) -> Any:
+    """Typer's option for a setting: a string that strata.config parses and checks, None when not given."""
+    option = OPTIONS[name]
+    notes = [option.limits] if option.choices else []
+    notes += [f"default: {option.default}"] + ([f"env: {option.env}"] if option.env else [])
+    return typer.Option(
+        option.flag, help=f"{option.help} [{'; '.join(notes)}]", show_default=False, metavar=_metavar(option)
+    )
+
+
+def _metavar(option: Option) -> str:
+    return {int: "N", float: "X"}.get(option.type, option.flag.strip("-").upper())
+
+
+Model = Annotated[
+    Path, typer.Option("--model", "-m", metavar="FILE", help="GGUF file (of a split model: any part).")
+]
+Backend = Annotated[str | None, flag("backend")]
+Threads = Annotated[str | None, flag("threads")]
+Isa = Annotated[str | None, flag("isa")]
+Kv = Annotated[str | None, flag("kv")]
+MaxContext = Annotated[str | None, flag("max_model_len")]
+Prefill = Annotated[str | None, flag("prefill")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def engine_options(given: Mapping[str, Any], **more: str) -> EngineOptions:
+    """Settings from the flags given (None: not given), the environment, the defaults."""
+    variables = env.settings()
+    known = [option.env for option in OPTIONS.values() if option.env] + ["STRATA_LOG"]
+    for name in variables:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise UsageError(f"{name} is no setting" + (f" (did you mean {near[0]}?)" if near else ""))
+    return EngineOptions.resolve({**given, **more}, variables)
+
+
+def count(name: str, help: str) -> Any:
+    """Typer's option for a number that belongs to one command; `parse_count` reads its string."""
+    return typer.Option(name, metavar="N", help=help)
+
+
+def parse_count(name: str, text: str, low: int = 1) -> int:
+    """A whole number of at least `low`; UsageError names the flag."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = low - 1
+    if value < low:
+        raise UsageError(f"{name} is {text}; it must be a whole number of at least {low}")
+    return value

@@ -1,0 +1,88 @@
+"""`strata benchmark`."""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strata.cli.options import (
+    Backend,
+    Isa,
+    Json,
+    Kv,
+    Model,
+    Prefill,
+    Threads,
+    count,
+    engine_options,
+    parse_count,
+)
+
+if TYPE_CHECKING:
+    from strata.bench import Rate, SpeedReport
+
+
+def benchmark(
+    context: typer.Context,  # settings are read from it, by their names in strata.config
+    model: Model,
+    prompt_len: Annotated[str, count("--prompt-len", "Tokens of the prompt.")] = "2048",
+    gen_len: Annotated[str, count("--gen-len", "Tokens to generate.")] = "1024",
+    rounds: Annotated[str, count("--rounds", "Rounds after the warm-up.")] = "3",
+    backend: Backend = None,
+    threads: Threads = None,
+    isa: Isa = None,
+    kv: Kv = None,
+    prefill: Prefill = None,
+    as_json: Json = False,
+) -> None:
+    """Measure prompt and generation speed apart: a warm-up, then the median of some rounds."""
+    lengths = parse_count("--prompt-len", prompt_len), parse_count("--gen-len", gen_len, 2)
+    num_rounds = parse_count("--rounds", rounds)
+    options = engine_options(context.params, max_model_len=str(sum(lengths)))
+
+    from strata import hw
+    from strata.bench import Workload, measure_speed
+    from strata.engine import Engine
+
+    engine = Engine.load(model, options)
+    bandwidth = hw.measure_read_bandwidth(options.threads)
+    report = measure_speed(
+        engine, Workload(*lengths, num_rounds), bandwidth, lambda line: print(line, file=sys.stderr)
+    )
+    print(json.dumps(_json(report)) if as_json else "\n".join(_lines(report)))
+
+
+def _json(report: "SpeedReport") -> dict[str, float]:
+    return {
+        "prompt_tps": report.prompt.median,
+        "prompt_tps_spread": report.prompt.spread,
+        "generation_tps": report.generation.median,
+        "generation_tps_spread": report.generation.spread,
+        "prompt_len": report.workload.prompt_len,
+        "gen_len": report.workload.gen_len,
+        "rounds": report.workload.rounds,
+        "weight_bytes_per_token": report.weight_bytes_per_token,
+        "kv_bytes_per_token": report.kv_bytes_per_token,
+        "bytes_moved": report.bytes_per_token * report.workload.gen_len,
+        "read_bandwidth": report.read_bandwidth,
+        "bandwidth_share": report.bandwidth_share,
+    }
+
+
+def _lines(report: "SpeedReport") -> list[str]:
+    work = report.workload
+    megabytes = [
+        n / 1e6 for n in (report.bytes_per_token, report.weight_bytes_per_token, report.kv_bytes_per_token)
+    ]
+    share = f"generation uses {report.bandwidth_share:.1%} of it"
+    return [
+        f"prompt      {_speed(report.prompt)} ({work.prompt_len} tokens)",
+        f"generation  {_speed(report.generation)} ({work.gen_len} tokens)",
+        f"bytes moved {megabytes[0]:9.1f} MB per generated token ({megabytes[1]:.1f} weights, {megabytes[2]:.1f} KV)",
+        f"RAM read    {report.read_bandwidth / 1e9:9.1f} GB/s measured; {share}",
+    ]
+
+
+def _speed(rate: "Rate") -> str:
+    return f"{rate.median:9.1f} tok/s, spread {rate.spread:.1%}"

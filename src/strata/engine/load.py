@@ -1,0 +1,65 @@
+"""From a path and options to a runner: the order of loading, and the checks that come before memory is taken."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from strata import hw, models
+from strata.backends import Backend, ReferenceBackend
+from strata.config import EngineOptions
+from strata.engine.pieces import MAX_STEP_ROWS, Cutter
+from strata.engine.runner import Limits, Runner
+from strata.errors import ContextLengthError, UsageError
+from strata.gguf import ModelFile, open_model
+from strata.memory import KVPool
+from strata.models import Model
+from strata.ops import PAGE_CELLS
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to step."""
+
+    file: ModelFile
+    model: Model
+    runner: Runner
+    cutter: Cutter
+    weight_bytes_per_token: int
+    kv_bytes_per_cell: int
+
+
+def load_model(path: Path, options: EngineOptions) -> LoadedModel:
+    """Opens, checks, plans and lowers."""
+    file = open_model(path)
+    model = models.load(file)
+    max_model_len = _context(model, options)
+    cutter = Cutter(min(options.prefill, -(-max_model_len // PAGE_CELLS) * PAGE_CELLS))
+    limits = Limits(max_model_len, options.max_num_seqs, cutter.chunk_rows)
+    layers, kv_heads, head_dim = model.kv_shape()
+    pages = limits.max_num_seqs * -(-limits.max_model_len // PAGE_CELLS)
+    kv = KVPool.create(layers, kv_heads, head_dim, pages, options.kv)  # type: ignore[arg-type]  # config checks it
+    runner = Runner(model, _backend(options), kv, limits)
+    cell_bytes = kv.nbytes // (pages * PAGE_CELLS)
+    return LoadedModel(file, model, runner, cutter, runner.weight_bytes_per_token, cell_bytes)
+
+
+def _context(model: Model, options: EngineOptions) -> int:
+    trained = model.config.max_position
+    if options.max_model_len > trained:
+        raise ContextLengthError(
+            f"--max-context is {options.max_model_len}; the model was made for {trained} tokens"
+        )
+    if options.max_num_seqs > MAX_STEP_ROWS:
+        raise UsageError(
+            f"--parallel is {options.max_num_seqs}; at most {MAX_STEP_ROWS} sequences run at once"
+        )
+    return options.max_model_len or trained
+
+
+def _backend(options: EngineOptions) -> Backend:
+    if options.backend == "reference":
+        return ReferenceBackend("float")
+    if options.backend == "contract":
+        return ReferenceBackend("contract")
+    from strata.backends.cpu import CpuBackend  # the compiled extension is loaded only where it is used
+
+    return CpuBackend(options.threads or hw.cpu_count(), options.isa)

@@ -1,0 +1,59 @@
+"""Stop strings: where text ends does not depend on how it was cut into pieces."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.errors import UsageError
+from strata.text import StopMatcher
+
+
+def stream(stops, parts):
+    """(text shown, stop matched) after all parts."""
+    matcher = StopMatcher(stops)
+    shown = [matcher.push(part)[0] for part in parts]
+    return "".join(shown) + matcher.finish(), matcher.matched
+
+
+def ends_at(stops, text):
+    """The same by looking at the text one character longer at a time."""
+    for n in range(1, len(text) + 1):
+        found = [(text[:n].find(s), -len(s), s) for s in stops if s in text[:n]]
+        if found:
+            begin, _, stop = min(found)
+            return text[:begin], stop
+    return text, None
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=4), max_size=3), st.text("abc", max_size=12))
+def test_character_by_character(stops, text):
+    assert stream(stops, text) == ends_at(stops, text)
+
+
+@given(st.text("abc", min_size=1, max_size=4), st.lists(st.text("abc", max_size=5), max_size=6))
+def test_one_stop_is_the_same_however_text_is_cut(stop, parts):
+    assert stream([stop], parts) == ends_at([stop], "".join(parts))
+
+
+def test_holds_back_no_more_than_a_possible_prefix():
+    matcher = StopMatcher(["STOP", "\n\n"])
+    assert matcher.push("say ST") == ("say ", False)
+    assert matcher.push("ART\n") == ("START", False)
+    assert matcher.push("x") == ("\nx", False)
+    assert matcher.push("one STO") == ("one ", False)
+    assert matcher.push("P two") == ("", True)
+    assert matcher.push("more") == ("", True) and matcher.finish() == ""
+    assert matcher.matched == "STOP"
+
+
+def test_earliest_match_wins_then_the_longest():
+    assert stream(["bc", "abcd"], ["xabcdy"]) == ("x", "abcd")
+    assert stream(["ab", "abc"], ["xabcy"]) == ("x", "abc")
+    assert stream(["cd", "xyz"], ["a xyz cd"]) == ("a ", "xyz")
+
+
+def test_without_stops_and_with_bad_ones():
+    assert stream([], ["a", "b"]) == ("ab", None)
+    for bad in ("stop", [""]):
+        with pytest.raises(UsageError, match="stop strings"):
+            StopMatcher(bad)
