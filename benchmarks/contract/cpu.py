@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPE_ID = {"Q6_K": 14, "Q4_K": 12, "IQ3_XXS": 18, "IQ2_S": 22, "NVFP4": 40, "Q2_0": 42}
-FLAGS = ["-O3", "-std=c++20", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-march=native", "-Wall", "-Wno-uninitialized", "-Wno-maybe-uninitialized"]
+FLAGS = [
+    "-O3",
+    "-std=c++20",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+    "-ffp-contract=off",
+    "-march=native",
+    "-Wall",
+    "-Wno-uninitialized",
+    "-Wno-maybe-uninitialized",
+]
 
 
 def build(source: str = "cpu.cpp", out: Path | None = None) -> ctypes.CDLL:
@@ -26,7 +37,9 @@ def build(source: str = "cpu.cpp", out: Path | None = None) -> ctypes.CDLL:
 
 def arithmetic() -> ModuleType:
     """`strata.ops.arithmetic` by its file, so that machines without the built package can use it."""
-    spec = importlib.util.spec_from_file_location("contract_arithmetic", ROOT / "src/strata/ops/arithmetic.py")
+    spec = importlib.util.spec_from_file_location(
+        "contract_arithmetic", ROOT / "src/strata/ops/arithmetic.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -54,12 +67,24 @@ class Cpu:
         self.lib.contract_quantize(pointer(x), rows, k, pointer(q), pointer(d), pointer(sums))
         return q, d, sums
 
-    def product(self, form: str, name: str, w: NDArray[np.uint8], n: int, q8: tuple[NDArray, NDArray, NDArray]) -> NDArray:
+    def product(
+        self, form: str, name: str, w: NDArray[np.uint8], n: int, q8: tuple[NDArray, NDArray, NDArray]
+    ) -> NDArray:
         """[rows, n] by form "reference" (w: GGUF rows) or "packed" (w: packed bytes)."""
         q, d, sums = q8
         y = np.empty((len(q), n), np.float32)
         run = getattr(self.lib, f"contract_{form}")
-        run(TYPE_ID[name], pointer(w), n, q.shape[1], pointer(q), pointer(d), pointer(sums), len(q), pointer(y))
+        run(
+            TYPE_ID[name],
+            pointer(w),
+            n,
+            q.shape[1],
+            pointer(q),
+            pointer(d),
+            pointer(sums),
+            len(q),
+            pointer(y),
+        )
         return y
 
     def map(self, function: int, x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -68,13 +93,27 @@ class Cpu:
         self.lib.contract_map(function, pointer(x), ctypes.c_int64(x.size), pointer(y))
         return y
 
-    def sweep(self, name: str, free: bool, w: NDArray, copies: int, n: int, k: int, q8: tuple, threads: int) -> float:
+    def sweep(
+        self, name: str, free: bool, w: NDArray, copies: int, n: int, k: int, q8: tuple, threads: int
+    ) -> float:
         """Seconds to multiply `copies` matrices laid one after another in w."""
         q, d, sums = q8
         y = np.empty(n, np.float32)
         size = ctypes.c_int64(w.nbytes // copies)
-        return self.lib.contract_sweep(TYPE_ID[name], int(free), pointer(w), size, copies, n, k, pointer(q), pointer(d),
-                                       pointer(sums), threads, pointer(y))
+        return self.lib.contract_sweep(
+            TYPE_ID[name],
+            int(free),
+            pointer(w),
+            size,
+            copies,
+            n,
+            k,
+            pointer(q),
+            pointer(d),
+            pointer(sums),
+            threads,
+            pointer(y),
+        )
 
     def read(self, w: NDArray, threads: int) -> float:
         """Seconds to read w once."""

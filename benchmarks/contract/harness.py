@@ -1,4 +1,4 @@
-"""A thin driver for the contract's GPU experiments: NVRTC, launches with attributes, graphs, events, page-locked memory."""
+"""A thin driver for the contract's GPU experiments: NVRTC, launches with attributes, graphs, events, host memory."""
 
 import ctypes
 import hashlib
@@ -15,6 +15,10 @@ CACHE = ROOT / "build/cubins"
 _CTYPES = {int: ctypes.c_int32, float: ctypes.c_float}
 
 
+class NoCompiler(Exception):
+    """The NVRTC library is not installed."""
+
+
 def check(result: tuple[Any, ...]) -> Any:
     """The values of a driver or NVRTC call; RuntimeError on any error code."""
     code = result[0]
@@ -24,7 +28,12 @@ def check(result: tuple[Any, ...]) -> Any:
 
 
 def _texts() -> str:
-    return "".join(f.read_text() for p in INCLUDE for f in sorted([*p.rglob("*.cuh"), *p.rglob("*.h")]) if f.name != "quants_tables.h")
+    return "".join(
+        f.read_text()
+        for p in INCLUDE
+        for f in sorted([*p.rglob("*.cuh"), *p.rglob("*.h")])
+        if f.name != "quants_tables.h"
+    )
 
 
 def compile_cubin(source: str, arch: str, headers: dict[str, str] | None = None) -> bytes:
@@ -42,21 +51,39 @@ def compile_cubin(source: str, arch: str, headers: dict[str, str] | None = None)
     return cubin
 
 
-def _compile(source: str, arch: str, headers: dict[str, str]) -> bytes:
+def _program(source: str, arch: str, headers: dict[str, str], extra: tuple[str, ...] = ()) -> Any:
+    """A compiled NVRTC program; NoCompiler without the library, RuntimeError with the log on an error."""
     names, texts = [n.encode() for n in headers], [t.encode() for t in headers.values()]
-    program = check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", len(names), texts, names))
-    options = [f"--gpu-architecture={arch}", "--std=c++20", "--fmad=false", "-default-device"]
+    try:
+        program = check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", len(names), texts, names))
+    except RuntimeError as error:
+        if "nvrtc" in str(error).lower():
+            raise NoCompiler(f"the NVRTC library is not installed: {error}") from error
+        raise
+    options = [f"--gpu-architecture={arch}", "--std=c++20", "--fmad=false", "-default-device", *extra]
     options += [f"-I{p}" for p in INCLUDE]
     (code,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
     if int(code) != 0:
-        size = check(nvrtc.nvrtcGetProgramLogSize(program))
-        log = b" " * size
-        check(nvrtc.nvrtcGetProgramLog(program, log))
-        raise RuntimeError(log.decode()[:6000])
-    size = check(nvrtc.nvrtcGetCUBINSize(program))
-    cubin = b" " * size
+        raise RuntimeError(_log(program)[:6000])
+    return program
+
+
+def _log(program: Any) -> str:
+    log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
+    check(nvrtc.nvrtcGetProgramLog(program, log))
+    return log.decode()
+
+
+def _compile(source: str, arch: str, headers: dict[str, str]) -> bytes:
+    program = _program(source, arch, headers)
+    cubin = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
     check(nvrtc.nvrtcGetCUBIN(program, cubin))
     return cubin
+
+
+def compile_log(source: str, arch: str) -> str:
+    """What ptxas says of registers and spills."""
+    return _log(_program(source, arch, {}, ("--ptxas-options=-v",)))
 
 
 class Buffer:
@@ -127,13 +154,25 @@ class Gpu:
         return function
 
     def launch(
-        self, function: Any, grid: tuple[int, ...], threads: int, args: tuple[Any, ...], shared: int = 0, dependent: bool = False,
+        self,
+        function: Any,
+        grid: tuple[int, ...],
+        threads: int,
+        args: tuple[Any, ...],
+        shared: int = 0,
+        dependent: bool = False,
         stream: Any = None,
     ) -> None:
         """Launches on the stream; Buffer and HostBuffer arguments pass as pointers, int as int32, float as float32."""
         values = tuple(a.pointer if isinstance(a, Buffer | HostBuffer) else a for a in args)
-        types = tuple(ctypes.c_void_p if isinstance(a, Buffer | HostBuffer) else ctypes.c_uint64 if isinstance(a, np.uint64)
-                      else _CTYPES[type(a)] for a in args)
+        types = tuple(
+            ctypes.c_void_p
+            if isinstance(a, Buffer | HostBuffer)
+            else ctypes.c_uint64
+            if isinstance(a, np.uint64)
+            else _CTYPES[type(a)]
+            for a in args
+        )
         values = tuple(int(v) if isinstance(v, np.uint64) else v for v in values)
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
@@ -149,7 +188,9 @@ class Gpu:
 
     def capture(self, body: Any) -> Any:
         """A graph of what `body()` launches."""
-        check(driver.cuStreamBeginCapture(self.stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+        check(
+            driver.cuStreamBeginCapture(self.stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+        )
         body()
         graph = check(driver.cuStreamEndCapture(self.stream))
         return check(driver.cuGraphInstantiate(graph, 0))

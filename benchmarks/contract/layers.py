@@ -8,10 +8,10 @@ import ctypes
 import json
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from benchmarks.contract import harness
 from benchmarks.contract.cpu import Cpu, arithmetic, build, pointer
 
@@ -23,13 +23,13 @@ MISS_RANKS = (3, 0, 7, 9)
 SOURCE = '#include "layer_kernels.cuh"\n'
 
 
-def expert_pool() -> np.ndarray:
-    """[CONTENTS, EXPERT_BYTES] of random packed experts with sane scales."""
+def expert_pool(contents: int) -> np.ndarray:
+    """[contents, EXPERT_BYTES] of random packed experts with sane scales."""
     rng = np.random.default_rng(5)
-    pool = rng.integers(0, 256, (CONTENTS, EXPERT_BYTES), np.uint8)
+    pool = rng.integers(0, 256, (contents, EXPERT_BYTES), np.uint8)
 
     def scales(begin: int, count: int, top: float) -> None:
-        values = (rng.uniform(0.5, 2.0, (CONTENTS, count)) * top).astype(np.float16)
+        values = (rng.uniform(0.5, 2.0, (contents, count)) * top).astype(np.float16)
         pool[:, begin : begin + 2 * count] = values.view(np.uint8)
 
     blocks = WIDTH * HIDDEN // 32
@@ -42,8 +42,8 @@ def expert_pool() -> np.ndarray:
 class Layers:
     """Device state of the experiment and its graphs."""
 
-    def __init__(self, gpu: harness.Gpu) -> None:
-        self.gpu = gpu
+    def __init__(self, gpu: harness.Gpu, contents: int = CONTENTS, slots: int = SLOTS) -> None:
+        self.gpu, self.contents, self.slots = gpu, contents, slots
         self.workers = build("workers.cpp")
         self.workers.workers_start.restype = ctypes.c_void_p
         self.box_bytes = self.workers.workers_mailbox_bytes()
@@ -54,16 +54,18 @@ class Layers:
         self._buffers()
 
     def _experts(self) -> None:
-        self.ram = harness.HostBuffer(CONTENTS * EXPERT_BYTES)
-        self.ram.array[:] = expert_pool().reshape(-1)
-        self.vram = harness.Buffer(SLOTS * EXPERT_BYTES)
-        for i in range(0, SLOTS, CONTENTS):
+        self.ram = harness.HostBuffer(self.contents * EXPERT_BYTES)
+        self.ram.array[:] = expert_pool(self.contents).reshape(-1)
+        self.vram = harness.Buffer(self.slots * EXPERT_BYTES)
+        for i in range(0, self.slots, self.contents):
             self.vram.put(self.ram.array, i * EXPERT_BYTES)
         index = np.arange(LAYERS * EXPERTS, dtype=np.uint64).reshape(LAYERS, EXPERTS)
-        self.slot_of = (index * 7919 % SLOTS).astype(np.int32)
-        content = self.slot_of.astype(np.uint64) % CONTENTS
+        self.slot_of = (index * 7919 % self.slots).astype(np.int32)
+        content = self.slot_of.astype(np.uint64) % self.contents
         self.sources = np.ascontiguousarray(self.ram.pointer + content * EXPERT_BYTES)
-        self.slots_d = harness.Buffer(SLOTS * 8).put(self.vram.pointer + np.arange(SLOTS, dtype=np.uint64) * EXPERT_BYTES)
+        self.slots_d = harness.Buffer(self.slots * 8).put(
+            self.vram.pointer + np.arange(self.slots, dtype=np.uint64) * EXPERT_BYTES
+        )
         self.sources_d = harness.Buffer(self.sources.nbytes).put(self.sources)
         self.residency_d = harness.Buffer(self.slot_of.nbytes).put(self.slot_of)
         self.ring = harness.Buffer(2 * TOP * EXPERT_BYTES)
@@ -72,12 +74,22 @@ class Layers:
 
     def _buffers(self) -> None:
         rng = np.random.default_rng(6)
-        self.router = (rng.standard_normal((LAYERS, EXPERTS, HIDDEN), np.float32) * np.float32(0.03)).astype(np.float32)
+        self.router = (rng.standard_normal((LAYERS, EXPERTS, HIDDEN), np.float32) * np.float32(0.03)).astype(
+            np.float32
+        )
         self.router_d = harness.Buffer(self.router.nbytes).put(self.router)
         self.start = rng.standard_normal(HIDDEN).astype(np.float32)
-        sizes = dict(x=HIDDEN * 4, logits=EXPERTS * 4, q=HIDDEN, d=HIDDEN // 8, s=HIDDEN // 8, plan=TOP * 40, ids=LAYERS * TOP * 4,
-                     h=TOP * WIDTH * 4, count=16, parts=HIDDEN // 64 * 4, rows=TOP * HIDDEN * 4, step=16, fault=16,
-                     arrived=LAYERS * TOP * 4, ready=LAYERS * TOP * 4)  # fmt: skip
+        flags = LAYERS * TOP * 4
+        sizes = {"x": HIDDEN * 4, "logits": EXPERTS * 4, "q": HIDDEN, "d": HIDDEN // 8, "s": HIDDEN // 8}
+        sizes |= {"plan": TOP * 40, "ids": flags, "h": TOP * WIDTH * 4, "rows": TOP * HIDDEN * 4}
+        sizes |= {
+            "step": 16,
+            "fault": 16,
+            "arrived": flags,
+            "ready": flags,
+            "count": 16,
+            "parts": HIDDEN // 16,
+        }
         self.b = {k: harness.Buffer(v) for k, v in sizes.items()}
         self.b["start"] = harness.Buffer(HIDDEN * 4).put(self.start)
         self.boxes = harness.HostBuffer(LAYERS * self.box_bytes)
@@ -103,15 +115,63 @@ class Layers:
 
         tables = (self.at(self.residency_d, i * EXPERTS * 4), self.slots_d, self.at(self.sources_d, i * EXPERTS * 8),
                   self.at(self.staging_d, i % 2 * TOP * 8))  # fmt: skip
-        launch("layer_router", EXPERTS // 8 + HIDDEN // 256, 256, b["x"], self.at(self.router_d, i * EXPERTS * HIDDEN * 4), b["logits"], b["count"],
-               b["q"], b["d"], b["s"], *tables, to_cpu, b["step"], box, b["plan"], self.at(b["ids"], flags))
-        launch("layer_gate_up", copies + TOP * (WIDTH // 16), 256, b["plan"], copies, b["q"], b["d"], b["s"], self.at(b["arrived"], flags),
-               self.at(b["ready"], flags), b["step"], b["fault"], b["h"])
-        launch("layer_down", TOP * (HIDDEN // 64), 256, b["plan"], b["h"], box, b["step"], b["fault"], b["parts"], b["rows"], b["x"])
+        launch(
+            "layer_router",
+            EXPERTS // 8 + HIDDEN // 256,
+            256,
+            b["x"],
+            self.at(self.router_d, i * EXPERTS * HIDDEN * 4),
+            b["logits"],
+            b["count"],
+            b["q"],
+            b["d"],
+            b["s"],
+            *tables,
+            to_cpu,
+            b["step"],
+            box,
+            b["plan"],
+            self.at(b["ids"], flags),
+        )
+        launch(
+            "layer_gate_up",
+            copies + TOP * (WIDTH // 16),
+            256,
+            b["plan"],
+            copies,
+            b["q"],
+            b["d"],
+            b["s"],
+            self.at(b["arrived"], flags),
+            self.at(b["ready"], flags),
+            b["step"],
+            b["fault"],
+            b["h"],
+        )
+        launch(
+            "layer_down",
+            TOP * (HIDDEN // 64),
+            256,
+            b["plan"],
+            b["h"],
+            box,
+            b["step"],
+            b["fault"],
+            b["parts"],
+            b["rows"],
+            b["x"],
+        )
 
-    def graph(self, layers: int = LAYERS, to_cpu: int = 0, copies: int = 8, dependent: bool = True, only: str = "") -> Any:
+    def graph(
+        self, layers: int = LAYERS, to_cpu: int = 0, copies: int = 8, dependent: bool = True, only: str = ""
+    ) -> Any:
         def body() -> None:
-            self.gpu.launch(self.kernel["step_begin"], (HIDDEN // 256,), 256, (self.b["start"], self.b["x"], self.b["step"], self.b["fault"]))
+            self.gpu.launch(
+                self.kernel["step_begin"],
+                (HIDDEN // 256,),
+                256,
+                (self.b["start"], self.b["x"], self.b["step"], self.b["fault"]),
+            )
             for i in range(layers):
                 self.layer(i, to_cpu, copies, dependent, only)
 
@@ -134,7 +194,14 @@ class Layers:
         layers = np.arange(LAYERS, dtype=np.int32)
         self._keep = layers
         start = self.workers.workers_start
-        return start(ctypes.c_void_p(self.boxes.pointer), pointer(layers), LAYERS, pointer(self.sources), LAYERS, threads)
+        return start(
+            ctypes.c_void_p(self.boxes.pointer),
+            pointer(layers),
+            LAYERS,
+            pointer(self.sources),
+            LAYERS,
+            threads,
+        )
 
     def stop_workers(self, handle: int) -> None:
         self.workers.workers_stop(ctypes.c_void_p(handle))
@@ -154,7 +221,7 @@ def first_layer(layers: Layers, cpu: Cpu) -> np.ndarray:
     out = np.zeros(HIDDEN, np.float32)
     x8 = cpu.quantize(u[None])
     for i, w in zip(ids, weights, strict=True):
-        at = int(layers.slot_of[0, i]) % CONTENTS * EXPERT_BYTES
+        at = int(layers.slot_of[0, i]) % layers.contents * EXPERT_BYTES
         blob = layers.ram.array[at : at + EXPERT_BYTES]
         gate, up = (cpu.product("packed", "IQ3_XXS", blob[o:], WIDTH, x8)[0] for o in (0, GATE_BYTES))
         h = cpu.map(3, gate) * up
@@ -181,9 +248,12 @@ def node_costs(layers: Layers) -> dict[str, float]:
     """Microseconds of a graph node that does nothing, one block, with and without dependent launch."""
     found = {}
     for dependent in (False, True):
+
         def body(dependent: bool = dependent) -> None:
             for _ in range(240):
-                layers.gpu.launch(layers.kernel["empty_node"], (1,), 32, (layers.b["x"],), dependent=dependent)
+                layers.gpu.launch(
+                    layers.kernel["empty_node"], (1,), 32, (layers.b["x"],), dependent=dependent
+                )
 
         graph = layers.gpu.capture(body)
         found["dependent" if dependent else "plain"] = timed(layers, graph) / 240
@@ -202,11 +272,29 @@ def main() -> None:
     print("node us", report["node_us"], flush=True)
     one, fault = layers.run(layers.graph(1))
     expected = first_layer(layers, cpu)
-    report["equal"]["layer 0 = CPU"] = bool((one.view(np.int32) == expected.view(np.int32)).all()) and fault == 0
-    print("layer 0 equals the CPU's:", report["equal"]["layer 0 = CPU"], "max", float(np.abs(one).max()), flush=True)
+    report["equal"]["layer 0 = CPU"] = (
+        bool((one.view(np.int32) == expected.view(np.int32)).all()) and fault == 0
+    )
+    print(
+        "layer 0 equals the CPU's:",
+        report["equal"]["layer 0 = CPU"],
+        "max",
+        float(np.abs(one).max()),
+        flush=True,
+    )
     base, fault = layers.run(layers.graph())
     ids = layers.b["ids"].get((LAYERS, TOP), np.int32)
-    print("48 layers, all resident: fault", fault, "finite", bool(np.isfinite(base).all()), "rms", float(np.sqrt((base**2).mean())), "distinct experts", len(set(map(int, ids.reshape(-1)))), flush=True)
+    print(
+        "48 layers, all resident: fault",
+        fault,
+        "finite",
+        bool(np.isfinite(base).all()),
+        "rms",
+        float(np.sqrt((base**2).mean())),
+        "distinct experts",
+        len(set(map(int, ids.reshape(-1)))),
+        flush=True,
+    )
 
     def record(label: str, graph: Any) -> None:
         x, fault = layers.run(graph)
@@ -216,8 +304,7 @@ def main() -> None:
         report["step_us"][label], report["equal"][label] = us, equal
         print(f"{label:36} {us:9.1f} us a step, {us / LAYERS:7.2f} a layer, equal {equal}", flush=True)
         if args.out:
-            with open(args.out, "w") as f:
-                json.dump(report, f)
+            Path(args.out).write_text(json.dumps(report))
 
     for only in ("router", "gate_up", "down"):
         us = timed(layers, layers.graph(only=only)) / LAYERS
@@ -238,7 +325,10 @@ def main() -> None:
             record(f"{misses} misses on CPU, {threads} threads", layers.graph(to_cpu=TOP))
             if misses > 1:
                 for share in (1, 2, 3):
-                    record(f"{misses} misses, {share} on CPU, {threads} threads", layers.graph(to_cpu=share, copies=16))
+                    record(
+                        f"{misses} misses, {share} on CPU, {threads} threads",
+                        layers.graph(to_cpu=share, copies=16),
+                    )
             layers.stop_workers(handle)
     layers.clear()
     begin = time.time()
@@ -246,8 +336,7 @@ def main() -> None:
     report["equal"]["fault without workers"] = fault == 1
     print(f"no workers: fault {fault} after {1e3 * (time.time() - begin):.0f} ms", flush=True)
     if args.out:
-        with open(args.out, "w") as f:
-            json.dump(report, f)
+        Path(args.out).write_text(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,9 @@ def _q6_k(raw: Bytes) -> Bytes:
 
 
 def _q4_k(raw: Bytes) -> Bytes:
-    codes = np.stack([raw[..., 16 + 32 * (b // 2) : 48 + 32 * (b // 2)] >> np.uint8(4 * (b % 2)) for b in range(8)], -2)
+    codes = np.stack(
+        [raw[..., 16 + 32 * (b // 2) : 48 + 32 * (b // 2)] >> np.uint8(4 * (b % 2)) for b in range(8)], -2
+    )
     return _planes(_nibbles(codes & 15), raw[..., 4:16], raw[..., :4])
 
 
@@ -58,7 +60,14 @@ def _nvfp4(raw: Bytes) -> Bytes:
 
 
 _PACK = {"IQ3_XXS": _iq3_xxs, "Q2_0": _q2_0, "Q6_K": _q6_k, "Q4_K": _q4_k, "IQ2_S": _iq2_s, "NVFP4": _nvfp4}
-BLOCK = {"IQ3_XXS": (256, 98), "Q2_0": (64, 18), "Q6_K": (256, 210), "Q4_K": (256, 144), "IQ2_S": (256, 82), "NVFP4": (64, 36)}
+BLOCK = {
+    "IQ3_XXS": (256, 98),
+    "Q2_0": (64, 18),
+    "Q6_K": (256, 210),
+    "Q4_K": (256, 144),
+    "IQ2_S": (256, 82),
+    "NVFP4": (64, 36),
+}
 
 
 def pack(name: str, raw: Bytes) -> Bytes:

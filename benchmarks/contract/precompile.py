@@ -11,12 +11,19 @@ from benchmarks.contract import harness, layers, products, steps
 
 def jobs() -> list[tuple[str, dict[str, str] | None]]:
     """(source, replaced headers) of each module."""
-    found: list[tuple[str, dict[str, str] | None]] = [(products.READ_SOURCE, None), (layers.SOURCE, None), (steps.SOURCE, None)]
+    found: list[tuple[str, dict[str, str] | None]] = [
+        (products.READ_SOURCE, None),
+        (layers.SOURCE, None),
+        (steps.SOURCE, None),
+    ]
     for name, (_, k) in products.SHAPES.items():
         for _, copies, free, rule, threads in products.gemv_variants(name, False):
             headers = None if rule == products.RULE else products.contract_text(*rule)
             found.append((products.gemv_source(name, k, copies, free, threads), headers))
-        found += [(products.gemm_source(name, segmented, k), headers) for _, segmented, headers in products.gemm_variants(name)]
+        found += [
+            (products.gemm_source(name, segmented, k), headers)
+            for _, segmented, headers in products.gemm_variants(name)
+        ]
     return found
 
 

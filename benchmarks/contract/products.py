@@ -8,9 +8,9 @@ import json
 import statistics
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
-
 from benchmarks.contract import harness
 from benchmarks.contract.cpu import Cpu
 from benchmarks.contract.pack import pack, random_rows
@@ -20,7 +20,13 @@ SHAPES = {"IQ3_XXS": (12800, 2560), "Q2_0": (25600, 640), "Q6_K": (10240, 2560),
           "IQ2_S": (10240, 2560), "NVFP4": (10240, 2560)}  # fmt: skip
 GEMV_ROWS = (1, 2, 4, 8)
 TABLE_WORDS = {"IQ3_XXS": 256, "IQ2_S": 2048}
-TILES = {8: (2, 1, 1), 16: (2, 1, 2), 32: (4, 1, 4), 64: (4, 2, 4), 128: (4, 4, 4)}  # tokens -> warps and tiles
+TILES = {
+    8: (2, 1, 1),
+    16: (2, 1, 2),
+    32: (4, 1, 4),
+    64: (4, 2, 4),
+    128: (4, 4, 4),
+}  # tokens -> warps and tiles
 ROTATE = 500_000_000  # bytes of weights to rotate over, many times the L2
 THREADS = 256
 RULE = (16, 4)  # kMaxSegments, kSegmentBlocks
@@ -54,7 +60,9 @@ def segments(blocks: int, most: int = 16, least: int = 4) -> int:
 def contract_text(most: int, least: int) -> dict[str, str]:
     """contract.h with another rule for the segments."""
     text = (harness.ROOT / "native/include/strata/contract.h").read_text()
-    changed = text.replace("kMaxSegments = 16;", f"kMaxSegments = {most};").replace("kSegmentBlocks = 4;", f"kSegmentBlocks = {least};")
+    changed = text.replace("kMaxSegments = 16;", f"kMaxSegments = {most};").replace(
+        "kSegmentBlocks = 4;", f"kSegmentBlocks = {least};"
+    )
     return {"strata/contract.h": changed}
 
 
@@ -62,32 +70,40 @@ def gemv_source(name: str, k: int, copies: int, free: bool, threads: int = THREA
     call = "gemv_free" if free else "gemv"
     body = f'#include "{call}.cuh"\nusing namespace strata;\n'
     for m in GEMV_ROWS:
-        body += (f'extern "C" __global__ void __launch_bounds__({threads}) run{m}(const uint8_t* w, int n, const int8_t* q, const float* d, '
-                 f"const int16_t* s, int rows, float* y) {{ {call}<QuantType::{name}, {k}, {m}, {copies}>(w, n, q, d, s, rows, y); }}\n")
+        body += f"""extern "C" __global__ void __launch_bounds__({threads}) run{m}(
+    const uint8_t* w, int n, const int8_t* q, const float* d, const int16_t* s, int rows, float* y) {{
+  {call}<QuantType::{name}, {k}, {m}, {copies}>(w, n, q, d, s, rows, y);
+}}
+"""
     return body
 
 
 def gemm_source(name: str, segmented: bool, k: int = 2560) -> str:
     body = '#include "gemm.cuh"\nusing namespace strata;\n'
     for tokens, (rw, tw, nt) in TILES.items():
-        fewest = {2: 6, 4: 3, 8: 2, 16: 1}[rw * tw]
-        body += (f"using G{tokens} = Gemm<QuantType::{name}, {k // 32}, {rw}, {tw}, {nt}, {str(segmented).lower()}>;\n"
-                 f'extern "C" __global__ void __launch_bounds__({32 * rw * tw}, {fewest}) run{tokens}(const uint8_t* w, int n, '
-                 f"const int8_t* q, const float* d, const int16_t* s, int tokens, float* y) {{\n"
-                 f"  G{tokens}::run({{w, q, d, s, y, n, tokens, static_cast<int>(blockIdx.x) * G{tokens}::kRows, static_cast<int>(blockIdx.y) * G{tokens}::kTokens}});\n}}\n"
-                 f"extern \"C\" __device__ int shared{tokens} = G{tokens}::kSharedBytes;\n")
+        fewest = {2: 6, 4: 3, 8: 2, 16: 1}[rw * tw]  # thread blocks a multiprocessor must hold
+        body += f"""using G{tokens} = Gemm<QuantType::{name}, {k // 32}, {rw}, {tw}, {nt}, {str(segmented).lower()}>;
+extern "C" __global__ void __launch_bounds__({32 * rw * tw}, {fewest}) run{tokens}(
+    const uint8_t* w, int n, const int8_t* q, const float* d, const int16_t* s, int tokens, float* y) {{
+  const int row = static_cast<int>(blockIdx.x) * G{tokens}::kRows, token = static_cast<int>(blockIdx.y) * G{tokens}::kTokens;
+  G{tokens}::run({{w, q, d, s, y, n, tokens, row, token}});
+}}
+extern "C" __device__ int shared{tokens} = G{tokens}::kSharedBytes;
+"""
     return body
 
 
 class Case:
     """One weight type at its decode shape, on the device, with activations of up to `most` rows."""
 
-    def __init__(self, gpu: harness.Gpu, cpu: Cpu, name: str, most: int) -> None:
+    def __init__(
+        self, gpu: harness.Gpu, cpu: Cpu, name: str, most: int, n: int = 0, rotate: int = ROTATE
+    ) -> None:
         self.gpu, self.name = gpu, name
-        self.n, self.k = SHAPES[name]
+        self.n, self.k = n or SHAPES[name][0], SHAPES[name][1]
         self.raw = random_rows(name, self.n, self.k, 7)
         self.packed = pack(name, self.raw)
-        self.copies = max(2, ROTATE // self.packed.nbytes)
+        self.copies = max(2, rotate // self.packed.nbytes)
         self.stride = -(-self.packed.nbytes // 256) * 256
         self.w = harness.Buffer(self.stride * self.copies)
         for i in range(self.copies):
@@ -108,17 +124,24 @@ class Case:
         us = sorted(t / launches for t in times)
         median = statistics.median(us)
         spread = (us[int(0.9 * (len(us) - 1))] - us[int(0.1 * (len(us) - 1))]) / median
-        return Figure(form, self.name, self.n, self.k, rows, variant, median, spread, self.packed.nbytes / median / 1e3, 2.0 * rows * self.n * self.k / median / 1e6)  # fmt: skip
+        rate, work = self.packed.nbytes / median / 1e3, 2.0 * rows * self.n * self.k / median / 1e6
+        return Figure(form, self.name, self.n, self.k, rows, variant, median, spread, rate, work)
 
     def free(self) -> None:
         for b in (self.w, self.q, self.d, self.s, self.y):
             b.free()
 
 
-def gemv_kernels(case: Case, copies: int, free: bool, rule: tuple[int, int] = RULE, threads: int = THREADS) -> Iterator[tuple[int, object]]:
+def gemv_kernels(
+    case: Case, copies: int, free: bool, rule: tuple[int, int] = RULE, threads: int = THREADS
+) -> Iterator[tuple[int, object]]:
     """(rows, launcher(i, rows)) for every compiled row count."""
     headers = contract_text(*rule) if rule != RULE else None
-    module = case.gpu.load(harness.compile_cubin(gemv_source(case.name, case.k, copies, free, threads), case.gpu.arch, headers=headers))
+    module = case.gpu.load(
+        harness.compile_cubin(
+            gemv_source(case.name, case.k, copies, free, threads), case.gpu.arch, headers=headers
+        )
+    )
     segs = segments(case.k // 32, *rule)
     per_warp = 32 // segs
     for m in GEMV_ROWS:
@@ -134,24 +157,42 @@ def gemv_kernels(case: Case, copies: int, free: bool, rule: tuple[int, int] = RU
         yield m, launch
 
 
-def gemm_kernels(case: Case, segmented: bool, headers: dict[str, str] | None = None) -> Iterator[tuple[int, object]]:
+def gemm_kernels(
+    case: Case, segmented: bool, headers: dict[str, str] | None = None
+) -> Iterator[tuple[int, object]]:
     """(tile tokens, launcher(i, rows))."""
-    module = case.gpu.load(harness.compile_cubin(gemm_source(case.name, segmented, case.k), case.gpu.arch, headers=headers))
+    module = case.gpu.load(
+        harness.compile_cubin(gemm_source(case.name, segmented, case.k), case.gpu.arch, headers=headers)
+    )
     for tokens, (rw, tw, _) in TILES.items():
         pointer, _size = harness.check(harness.driver.cuModuleGetGlobal(module, f"shared{tokens}".encode()))
         shared = np.empty(1, np.int32)
         harness.check(harness.driver.cuMemcpyDtoH(shared.ctypes.data, int(pointer), 4))
         kernel = case.gpu.kernel(module, f"run{tokens}", int(shared[0]))
 
-        def launch(i: int, rows: int, kernel=kernel, tokens=tokens, tile=32 * rw, threads=32 * rw * tw, shared=int(shared[0])) -> None:
+        def launch(
+            i: int,
+            rows: int,
+            kernel=kernel,
+            tokens=tokens,
+            tile=32 * rw,
+            threads=32 * rw * tw,
+            shared=int(shared[0]),
+        ) -> None:
             args = (case.at(i), case.n, case.q, case.d, case.s, rows, case.y)
-            case.gpu.launch(kernel, (-(-case.n // tile), -(-rows // tokens)), threads, args, shared, dependent=True)
+            case.gpu.launch(
+                kernel, (-(-case.n // tile), -(-rows // tokens)), threads, args, shared, dependent=True
+            )
 
         yield tokens, launch
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.shape == b.shape and bool((a.view(np.int32) == b.view(np.int32)).all()) and bool(np.isfinite(a).all())
+    return (
+        a.shape == b.shape
+        and bool((a.view(np.int32) == b.view(np.int32)).all())
+        and bool(np.isfinite(a).all())
+    )
 
 
 def run_once(case: Case, launch: object, rows: int) -> np.ndarray:
@@ -170,7 +211,7 @@ def timed(case: Case, launch: object, rows: int, launches: int, repeats: int = 9
     return case.gpu.time(lambda: case.gpu.replay(graph), repeats)
 
 
-def check_case(case: Case, cpu: Cpu, quick: bool) -> dict[str, bool]:
+def check_case(case: Case, cpu: Cpu) -> dict[str, bool]:
     """Bit equality of the portable text, AVX-512, dp4a and tensor-core forms, over row counts."""
     most = 64
     expected = cpu.product("packed", case.name, case.packed, case.n, case.rows(most))
@@ -187,7 +228,9 @@ def check_case(case: Case, cpu: Cpu, quick: bool) -> dict[str, bool]:
     last = run_once(case, gemm[128], case.q8[0].shape[0])
     for m in (100, 512, 8192):
         if m <= len(last):
-            result[f"mma {m}"] = same_bits(run_once(case, gemm[64 if m < 512 else 128], m), last[:m]) and same_bits(np.ascontiguousarray(last[:64]), expected)
+            result[f"mma {m}"] = same_bits(
+                run_once(case, gemm[64 if m < 512 else 128], m), last[:m]
+            ) and same_bits(np.ascontiguousarray(last[:64]), expected)
     tail = cpu.product("packed", case.name, case.packed, case.n, tuple(a[-8:] for a in case.q8))
     result["mma last rows"] = same_bits(np.ascontiguousarray(last[-8:]), tail)
     return result
@@ -207,7 +250,10 @@ def gemv_variants(name: str, quick: bool) -> list[tuple[str, int, bool, tuple[in
 
 def gemm_variants(name: str) -> list[tuple[str, bool, dict[str, str] | None]]:
     """(label, segmented, replaced headers)."""
-    variants: list[tuple[str, bool, dict[str, str] | None]] = [("contract", True, None), ("free", False, None)]
+    variants: list[tuple[str, bool, dict[str, str] | None]] = [
+        ("contract", True, None),
+        ("free", False, None),
+    ]
     if name != "IQ3_XXS":
         return variants
     text = (harness.ROOT / "src/strata/backends/cuda/kernels/gemm.cuh").read_text()
@@ -218,8 +264,15 @@ def gemm_variants(name: str) -> list[tuple[str, bool, dict[str, str] | None]]:
 
     step = "out = chain(magic_float(c[e]), w0[h] * d_a, out);\n          }"
     scaled = changed(step, "out = chain(magic_float(c[e]) * w0[h], w0[h] * d_a, out);\n          }")
-    converted = changed("return __int_as_float(sum) - 12582912.0f;", "return static_cast<float>(sum - kMagic);")
-    return [*variants, ("sub-scale in the sum", True, scaled), ("int conversion", True, converted), ("S <= 4", True, contract_text(4, 2))]
+    converted = changed(
+        "return __int_as_float(sum) - 12582912.0f;", "return static_cast<float>(sum - kMagic);"
+    )
+    return [
+        *variants,
+        ("sub-scale in the sum", True, scaled),
+        ("int conversion", True, converted),
+        ("S <= 4", True, contract_text(4, 2)),
+    ]
 
 
 def time_case(case: Case, quick: bool) -> Iterator[Figure]:
@@ -233,7 +286,9 @@ def time_case(case: Case, quick: bool) -> Iterator[Figure]:
             for rows in sizes[tokens]:
                 if rows <= len(case.q8[0]):
                     few = max(1, min(launches, 4096 // rows)) if rows > 64 else launches
-                    yield case.figure("mma", rows, f"{variant}, {tokens}", timed(case, launch, rows, few, 5), few)
+                    yield case.figure(
+                        "mma", rows, f"{variant}, {tokens}", timed(case, launch, rows, few, 5), few
+                    )
 
 
 def cpu_figures(case: Case, cpu: Cpu, threads: tuple[int, ...]) -> Iterator[Figure]:
@@ -241,7 +296,9 @@ def cpu_figures(case: Case, cpu: Cpu, threads: tuple[int, ...]) -> Iterator[Figu
     w = np.concatenate([case.packed] * copies)
     for t in threads:
         for free in (False, True):
-            times = [1e6 * cpu.sweep(case.name, free, w, copies, case.n, case.k, case.rows(1), t) for _ in range(3)]
+            times = [
+                1e6 * cpu.sweep(case.name, free, w, copies, case.n, case.k, case.rows(1), t) for _ in range(3)
+            ]
             yield case.figure("avx512", 1, f"{'free' if free else 'contract'}, {t} threads", times, copies)
         times = [1e6 * cpu.read(w, t) for _ in range(3)]
         yield case.figure("avx512", 0, f"read, {t} threads", times, copies)
@@ -255,7 +312,9 @@ def read_ceiling(gpu: harness.Gpu) -> float:
     data.fill(1)
     best = 0.0
     for blocks in (4, 8, 16):
-        times = gpu.time(lambda b=blocks: gpu.launch(kernel, (gpu.sms * b,), 256, (data, np.uint64(size // 16), sink)), 10)
+        times = gpu.time(
+            lambda b=blocks: gpu.launch(kernel, (gpu.sms * b,), 256, (data, np.uint64(size // 16), sink)), 10
+        )
         best = max(best, size / statistics.median(times) / 1e3)
     data.free()
     return best
@@ -274,18 +333,18 @@ def main() -> None:
     report = {"read_gb_s": ceiling, "equal": {}, "figures": []}
     for name in args.types.split(","):
         case = Case(gpu, cpu, name, 512 if args.quick else 8192)
-        report["equal"][name] = check_case(case, cpu, args.quick)
+        report["equal"][name] = check_case(case, cpu)
         bad = [k for k, ok in report["equal"][name].items() if not ok]
         print(f"{name}: {'all forms equal' if not bad else f'NOT equal: {bad}'}", flush=True)
         figures = list(time_case(case, args.quick))
         figures += list(cpu_figures(case, cpu, tuple(int(t) for t in args.threads.split(","))))
         for f in figures:
-            print(f"  {f.form:6} {f.rows:5} {f.variant:28} {f.us:9.2f} us +-{100 * f.spread:3.0f}% {f.gb_s:7.0f} GB/s {f.tops:7.2f} TOPS", flush=True)
+            speed = f"{f.us:9.2f} us +-{100 * f.spread:3.0f}% {f.gb_s:7.0f} GB/s {f.tops:7.2f} TOPS"
+            print(f"  {f.form:6} {f.rows:5} {f.variant:28} {speed}", flush=True)
         report["figures"] += [asdict(f) for f in figures]
         case.free()
         if args.out:
-            with open(args.out, "w") as f:
-                json.dump(report, f)
+            Path(args.out).write_text(json.dumps(report))
 
 
 if __name__ == "__main__":

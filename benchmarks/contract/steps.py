@@ -1,4 +1,4 @@
-"""Step forms on the GPU against the same text on the CPU, bit for bit: functions, quantise, norm, router, attention, delta rule.
+"""Step forms on the GPU against the same text on the CPU, bit for bit.
 
 Usage: python -m benchmarks.contract.steps
 """
@@ -6,7 +6,6 @@ Usage: python -m benchmarks.contract.steps
 from typing import Any
 
 import numpy as np
-
 from benchmarks.contract import harness
 from benchmarks.contract.cpu import Cpu, arithmetic
 
@@ -60,7 +59,15 @@ class Steps:
         self.gpu = gpu
         self.module = gpu.load(harness.compile_cubin(SOURCE, gpu.arch))
 
-    def call(self, name: str, grid: tuple[int, ...], threads: int, inputs: list[Any], outputs: list[tuple[tuple[int, ...], Any]], order: str) -> list[Array]:
+    def call(
+        self,
+        name: str,
+        grid: tuple[int, ...],
+        threads: int,
+        inputs: list[Any],
+        outputs: list[tuple[tuple[int, ...], Any]],
+        order: str,
+    ) -> list[Array]:
         """`order`: i takes the next input (array or scalar), o the next output."""
         ins, outs, args, made, held = iter(inputs), iter(outputs), [], [], []
         for c in order:
@@ -84,7 +91,14 @@ class Steps:
         return result
 
     def map(self, function: int, x: Array) -> Array:
-        return self.call(f"map{function}", (-(-x.size // 256),), 256, [x, np.uint64(x.size)], [(x.shape, np.float32)], "iio")[0]
+        return self.call(
+            f"map{function}",
+            (-(-x.size // 256),),
+            256,
+            [x, np.uint64(x.size)],
+            [(x.shape, np.float32)],
+            "iio",
+        )[0]
 
     def quantize(self, x: Array) -> list[Array]:
         rows, k = x.shape
@@ -92,20 +106,49 @@ class Steps:
         return self.call("quantize_rows", (-(-x.size // 256),), 256, [x, x.size // 32], shapes, "iiooo")
 
     def norm(self, x: Array, w: Array, eps: float) -> Array:
-        return self.call("norm_rows", (-(-len(x) // 8),), 256, [x, w, *x.shape, float(eps)], [(x.shape, np.float32)], "iiiiio")[0]
+        return self.call(
+            "norm_rows",
+            (-(-len(x) // 8),),
+            256,
+            [x, w, *x.shape, float(eps)],
+            [(x.shape, np.float32)],
+            "iiiiio",
+        )[0]
 
     def topk(self, logits: Array, k: int, renormalise: bool) -> list[Array]:
         rows, n = logits.shape
-        return self.call("topk_rows", (rows,), 32, [logits, n, k, int(renormalise)], [((rows, k), np.int32), ((rows, k), np.float32)], "iiiioo")
+        return self.call(
+            "topk_rows",
+            (rows,),
+            32,
+            [logits, n, k, int(renormalise)],
+            [((rows, k), np.int32), ((rows, k), np.float32)],
+            "iiiioo",
+        )
 
     def attention(self, q: Array, k: Array, v: Array, scale: float) -> Array:
         (heads, dim), cells = q.shape, len(k)
         splits = -(-cells // 256)
-        parts = [((heads, splits), np.float32), ((heads, splits), np.float32), ((heads, splits, dim), np.float32)]
-        m, part_sum, o = self.call("attention_splits", (splits, heads), 256, [q, k, v, dim, cells, float(scale)], parts, "iiiiiiooo")
-        return self.call("attention_heads", (heads,), dim, [m, part_sum, o, splits, dim], [((heads, dim), np.float32)], "iiiiio")[0]
+        parts = [
+            ((heads, splits), np.float32),
+            ((heads, splits), np.float32),
+            ((heads, splits, dim), np.float32),
+        ]
+        m, part_sum, o = self.call(
+            "attention_splits", (splits, heads), 256, [q, k, v, dim, cells, float(scale)], parts, "iiiiiiooo"
+        )
+        return self.call(
+            "attention_heads",
+            (heads,),
+            dim,
+            [m, part_sum, o, splits, dim],
+            [((heads, dim), np.float32)],
+            "iiiiio",
+        )[0]
 
-    def delta(self, state: Array, k: Array, q: Array, v: Array, decay: Array, beta: Array) -> tuple[Array, Array]:
+    def delta(
+        self, state: Array, k: Array, q: Array, v: Array, decay: Array, beta: Array
+    ) -> tuple[Array, Array]:
         """The kernel works in place; the state is fetched from the input's buffer."""
         heads = len(state)
         buffers = [harness.Buffer(a.nbytes).put(a) for a in (state, k, q, v, decay, beta)]
@@ -118,7 +161,11 @@ class Steps:
 def same(a: Array, b: Array) -> bool:
     """Equal bits, nothing left unwritten."""
     view = np.uint8
-    return a.shape == b.shape and a.dtype == b.dtype and bool((np.ascontiguousarray(a).view(view) == np.ascontiguousarray(b).view(view)).all())
+    return (
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and bool((np.ascontiguousarray(a).view(view) == np.ascontiguousarray(b).view(view)).all())
+    )
 
 
 def check(steps: Steps, cpu: Cpu, stride: int) -> dict[str, bool]:
@@ -127,11 +174,19 @@ def check(steps: Steps, cpu: Cpu, stride: int) -> dict[str, bool]:
     result = {}
     bits = np.arange(0, 0x42F00000, stride, dtype=np.int32).view(np.float32)  # 0 to 120
     for i, name in enumerate(FUNCTIONS):
-        x = bits if name != "log32" else np.arange(0x00800000, 0x7F800000, 2 * stride, dtype=np.int32).view(np.float32)
+        x = (
+            bits
+            if name != "log32"
+            else np.arange(0x00800000, 0x7F800000, 2 * stride, dtype=np.int32).view(np.float32)
+        )
         for sign in (1, -1) if name != "log32" else (1,):
             values = np.ascontiguousarray(x * np.float32(sign))
-            result[f"{name} {'+-'[sign < 0]} ({x.size} values)"] = same(steps.map(i, values), cpu.map(i, values))
-    x = rng.standard_normal((7, 2560)).astype(np.float32) * np.exp(rng.standard_normal((7, 2560)) * 3).astype(np.float32)
+            result[f"{name} {'+-'[sign < 0]} ({x.size} values)"] = same(
+                steps.map(i, values), cpu.map(i, values)
+            )
+    x = rng.standard_normal((7, 2560)).astype(np.float32) * np.exp(rng.standard_normal((7, 2560)) * 3).astype(
+        np.float32
+    )
     x[2, 64:96] = 0
     result["quantise"] = all(same(g, c) for g, c in zip(steps.quantize(x), cpu.quantize(x), strict=True))
     w = rng.standard_normal(2560).astype(np.float32)
@@ -143,10 +198,14 @@ def check(steps: Steps, cpu: Cpu, stride: int) -> dict[str, bool]:
     for renormalise in (True, False):
         ids, weights = steps.topk(logits, 10, renormalise)
         expected = topk(logits, 10, renormalise)
-        result[f"router top 10, renormalise {renormalise}"] = bool((ids == expected[0]).all()) and same(weights, expected[1])
+        result[f"router top 10, renormalise {renormalise}"] = bool((ids == expected[0]).all()) and same(
+            weights, expected[1]
+        )
     for cells in (1, 31, 256, 257, 1500):
         q, k, v = (rng.standard_normal((n, 256)).astype(np.float32) for n in (4, cells, cells))
-        result[f"attention over {cells} cells"] = same(steps.attention(q, k, v, 1 / 16), attention(q, k, v, np.float32(1 / 16)))
+        result[f"attention over {cells} cells"] = same(
+            steps.attention(q, k, v, 1 / 16), attention(q, k, v, np.float32(1 / 16))
+        )
     state = rng.standard_normal((6, 128, 128)).astype(np.float32)
     k, q, v = (rng.standard_normal((6, 128)).astype(np.float32) for _ in range(3))
     decay, beta = rng.uniform(0.5, 1, 6).astype(np.float32), rng.uniform(0, 1, 6).astype(np.float32)
