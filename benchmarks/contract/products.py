@@ -85,7 +85,8 @@ def gemm_source(name: str, segmented: bool, k: int = 2560) -> str:
         body += f"""using G{tokens} = Gemm<QuantType::{name}, {k // 32}, {rw}, {tw}, {nt}, {str(segmented).lower()}>;
 extern "C" __global__ void __launch_bounds__({32 * rw * tw}, {fewest}) run{tokens}(
     const uint8_t* w, int n, const int8_t* q, const float* d, const int16_t* s, int tokens, float* y) {{
-  const int row = static_cast<int>(blockIdx.x) * G{tokens}::kRows, token = static_cast<int>(blockIdx.y) * G{tokens}::kTokens;
+  const int row = static_cast<int>(blockIdx.x) * G{tokens}::kRows;
+  const int token = static_cast<int>(blockIdx.y) * G{tokens}::kTokens;
   G{tokens}::run({{w, q, d, s, y, n, tokens, row, token}});
 }}
 extern "C" __device__ int shared{tokens} = G{tokens}::kSharedBytes;

@@ -10,7 +10,7 @@ from benchmarks.contract import harness, layers, products, steps
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 ENTRY = re.compile(
-    r"Function properties for (\S+)\n\s+\d+ bytes stack frame, (\d+) bytes spill stores.*?Used (\d+) registers",
+    r"Function properties for (\S+)\n\D+\d+ bytes stack frame, (\d+) bytes spill stores.*?Used (\d+) registers",
     re.S,
 )
 

@@ -164,7 +164,7 @@ __device__ __forceinline__ void gate_up(const PlanEntry* plan, int copies, const
                                         const uint32_t* step, uint32_t* fault, float* h) {
   __shared__ __align__(16) uint32_t table[256];
   __shared__ Activations<kHidden, 1> a;
-  __shared__ float scratch[kExpertThreads];
+  __shared__ __align__(16) float scratch[kExpertThreads];
   Packed<QuantType::IQ3_XXS>::fill<1>(table);
   dependency_wait();
   dependency_launch();  // after the wait: `down` may read the plan before its own wait
@@ -213,7 +213,7 @@ __device__ __forceinline__ PlanEntry read_plan(const PlanEntry* p) {  // past th
 __device__ __forceinline__ void down(const PlanEntry* plan, const float* h, const Mailbox* mailbox, const uint32_t* step, uint32_t* fault,
                                      uint32_t* arrived, float* rows, float* x) {
   __shared__ Activations<kExpertWidth, 1> a;
-  __shared__ float scratch[kExpertThreads];
+  __shared__ __align__(16) float scratch[kExpertThreads];
   const int rank = blockIdx.x / kDownBlocks, part = blockIdx.x % kDownBlocks;
   const int first = part * kDownRows + warp_id() * DownTile::kRows, row = first + lane_id() / DownTile::kSegs;
   const PlanEntry entry = read_plan(plan + rank);

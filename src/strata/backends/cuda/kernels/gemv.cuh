@@ -75,14 +75,25 @@ template <int K> struct Tile {
   static constexpr int kBlocks = K / kBlock, kSegs = segments(kBlocks), kRows = 32 / kSegs;
   static constexpr int kLongest = (kBlocks + kSegs - 1) / kSegs;  // blocks of the longest segment
   static constexpr int kAhead = kLongest <= 6 ? kLongest : 4;     // blocks loaded before the first is used
+  static constexpr bool kEven = kBlocks % kSegs == 0;
+
+  // This lane's segment, and whether it has a block j (always, where segments are even and j is under kLongest).
+  static __device__ __forceinline__ int begin() {
+    const int s = lane_id() % kSegs;
+    return kEven ? s * kLongest : segment_begin(s, kBlocks);
+  }
+  static __device__ __forceinline__ bool has(int begin, int j) {
+    if constexpr (kEven) return j < kLongest;
+    return begin + j < segment_begin(lane_id() % kSegs + 1, kBlocks);
+  }
 };
 
 // The chains of this lane's segment, first `kAhead` blocks already loaded.
 template <QuantType T, int K, int M, int Copies>
 __device__ __forceinline__ void segment_chain(typename Packed<T>::Raw (&raw)[Tile<K>::kAhead], const uint8_t* w, int n,
                                               int row, const uint32_t* table, const Activations<K, M>& a, float (&y)[M]) {
-  constexpr int blocks = Tile<K>::kBlocks, segs = Tile<K>::kSegs, ahead = Tile<K>::kAhead;
-  const int s = lane_id() % segs, begin = segment_begin(s, blocks), end = segment_begin(s + 1, blocks);
+  constexpr int blocks = Tile<K>::kBlocks, ahead = Tile<K>::kAhead;
+  const int begin = Tile<K>::begin();
 #pragma unroll
   for (int m = 0; m < M; ++m) y[m] = 0.0f;
 #pragma unroll 1
@@ -91,11 +102,11 @@ __device__ __forceinline__ void segment_chain(typename Packed<T>::Raw (&raw)[Til
     if (j + ahead < Tile<K>::kLongest) {
 #pragma unroll
       for (int i = 0; i < ahead; ++i)
-        if (begin + j + ahead + i < end) next[i] = Packed<T>::load(w, n, blocks, row, begin + j + ahead + i);
+        if (Tile<K>::has(begin, j + ahead + i)) next[i] = Packed<T>::load(w, n, blocks, row, begin + j + ahead + i);
     }
 #pragma unroll
     for (int i = 0; i < ahead; ++i)
-      if (blocks % segs == 0 && Tile<K>::kLongest % ahead == 0 || begin + j + i < end)
+      if (Tile<K>::has(begin, j + i))
         block_rows<T, Copies>(raw[i], table, a, begin + j + i, y);
     if (j + ahead < Tile<K>::kLongest) {
 #pragma unroll
@@ -106,15 +117,14 @@ __device__ __forceinline__ void segment_chain(typename Packed<T>::Raw (&raw)[Til
 
 template <QuantType T, int K>
 __device__ __forceinline__ void load_ahead(typename Packed<T>::Raw (&raw)[Tile<K>::kAhead], const uint8_t* w, int n, int row) {
-  const int s = lane_id() % Tile<K>::kSegs, begin = segment_begin(s, Tile<K>::kBlocks);
-  const int end = segment_begin(s + 1, Tile<K>::kBlocks);
+  const int begin = Tile<K>::begin();
 #pragma unroll
   for (int i = 0; i < Tile<K>::kAhead; ++i)
-    if (begin + i < end) raw[i] = Packed<T>::load(w, n, Tile<K>::kBlocks, row, begin + i);
+    if (Tile<K>::has(begin, i)) raw[i] = Packed<T>::load(w, n, Tile<K>::kBlocks, row, begin + i);
 }
 
 // Adds each row's segments in order and hands (row of the tile, activation row, total) to `store`, one lane each.
-// `scratch` holds M * 32 floats of this warp.
+// `scratch` holds M * 32 floats of this warp, 16-byte aligned.
 template <int K, int M, typename Store>
 __device__ __forceinline__ void segment_totals(const float (&y)[M], float* scratch, Store store) {
   constexpr int segs = Tile<K>::kSegs, rows = Tile<K>::kRows;
@@ -123,8 +133,16 @@ __device__ __forceinline__ void segment_totals(const float (&y)[M], float* scrat
   __syncwarp();
   for (int i = lane_id(); i < rows * M; i += 32) {
     float total = 0.0f;
+    if constexpr (segs >= 4) {
 #pragma unroll
-    for (int s = 0; s < segs; ++s) total += scratch[i * segs + s];
+      for (int s = 0; s < segs / 4; ++s) {
+        const float4 four = reinterpret_cast<const float4*>(scratch)[i * (segs / 4) + s];
+        total = (((total + four.x) + four.y) + four.z) + four.w;
+      }
+    } else {
+#pragma unroll
+      for (int s = 0; s < segs; ++s) total += scratch[i * segs + s];
+    }
     store(i % rows, i / rows, total);
   }
   __syncwarp();

@@ -58,8 +58,9 @@ __device__ __forceinline__ uint32_t load_2(const uint8_t* p) {
 // Negates byte i of v where bit i of `bits` is set; bits 4 to 6 do not matter, higher ones must be clear. No byte of v is
 // 0, so no carry leaves a byte.
 __device__ __forceinline__ uint32_t negate_bytes(uint32_t v, uint32_t bits) {
-  const uint32_t signs = bits * 0x10204080u & 0x80808080u;          // bit i to the top of byte i
-  const uint32_t mask = __byte_perm(signs, 0, 0xba98);              // and over all of it
+  const uint32_t signs = bits * 0x10204080u & 0x80808080u;  // bit i to the top of byte i
+  uint32_t mask;  // and over all of it (__byte_perm has no sign mode)
+  asm("prmt.b32 %0, %1, 0, 0xba98;" : "=r"(mask) : "r"(signs));
   return (v ^ mask) + (mask & 0x01010101u);
 }
 
