@@ -95,6 +95,33 @@ def test_rms_norm(width):
     assert not same_bits(want, contract(norm_case(4, width, swap=True)))
 
 
+def head_norm_case(heads, head_dim):
+    """The weight is as wide as a head; rms_norm's own case has one head."""
+
+    def make():
+        case = Case(5)
+        out = output(5, heads * head_dim, case.steps)
+        x = case.input(activations(5, heads * head_dim))
+        case.builder.emit(RmsNorm(x, weight("F32", 1, head_dim, 5), out, 1e-5))
+        return case, out
+
+    return make
+
+
+@pytest.mark.parametrize(("heads", "head_dim"), [(4, 128), (3, 40), (7, 33)])
+def test_head_norm(heads, head_dim):
+    make = head_norm_case(heads, head_dim)
+    want = contract(make)
+    for label, got in on_every_level(make):
+        assert same_bits(got, want), label
+    assert nrmse(want, float_reference(make)) < 1e-6
+    x = activations(5, heads * head_dim).reshape(5, heads, head_dim).astype(np.float64)
+    scaled = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight("F32", 1, head_dim, 5).decode()
+    assert nrmse(want, scaled.reshape(5, -1)) < 1e-6
+    whole = x / np.sqrt((x * x).mean((1, 2), keepdims=True) + 1e-5) * weight("F32", 1, head_dim, 5).decode()
+    assert nrmse(want, whole.reshape(5, -1)) > 0.01, "statistics over the whole row must show"
+
+
 def elementwise_case(kind, shift=0.0):
     def make():
         case = Case(6)

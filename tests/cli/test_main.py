@@ -9,7 +9,7 @@ import pytest
 
 import strata
 from strata.cli.main import one_line
-from strata.config import OPTIONS
+from strata.config import OPTIONS, EngineOptions, ServerOptions
 from strata.errors import ModelFileError, UsageError
 
 
@@ -22,7 +22,20 @@ def test_help_names_every_command(strata):
 
 @pytest.mark.parametrize(
     "command",
-    [["run"], ["inspect"], ["verify"], ["benchmark"], ["eval"], ["eval", "logits"], ["eval", "perplexity"]],
+    [
+        ["run"],
+        ["inspect"],
+        ["verify"],
+        ["benchmark"],
+        ["serve"],
+        ["config"],
+        ["config", "show"],
+        ["convert"],
+        ["synth"],
+        ["eval"],
+        ["eval", "logits"],
+        ["eval", "perplexity"],
+    ],
 )
 def test_every_command_explains_itself(strata, command):
     done = strata(*command, "--help")
@@ -32,9 +45,16 @@ def test_every_command_explains_itself(strata, command):
 
 def test_run_help_has_every_setting(strata):
     text = strata("run", "--help").out
-    missing = [o.flag for o in OPTIONS.values() if o.flag not in text and o.name != "max_num_seqs"]
+    elsewhere = {"max_num_seqs", *(o.name for o in ServerOptions.options())}
+    missing = [o.flag for o in OPTIONS.values() if o.flag not in text and o.name not in elsewhere]
     assert missing == []
     assert "STRATA_THREADS" in text
+
+
+def test_serve_help_has_every_setting(strata):
+    text = strata("serve", "--help").out
+    settings = [*ServerOptions.options(), *EngineOptions.options()]
+    assert [o.flag for o in settings if o.flag not in text] == []
 
 
 def test_version(strata):
@@ -62,6 +82,7 @@ def test_missing_and_extra_words(refused, arguments):
         (ModelFileError("bad\nfile \x1b[31m"), 1, r"bad\nfile \x1b[31m"),
         (UsageError("no"), 2, "no"),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(28, "No space left on device", "l.npy"), 1, "l.npy: No space left on device"),
         (MemoryError(), 1, "out of memory: try a shorter --max-context or a smaller model"),
     ],
 )

@@ -164,3 +164,15 @@ def test_a_failed_write_leaves_nothing(tmp_path):
             tmp_path / "x.gguf", PlantedOptions(replace(SMALL, arch="llama", draft=False)), threads=2
         )
     assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    for call in ("ftruncate", "pwrite"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"os.{call}", full)
+            with pytest.raises(UsageError, match=r"bytes\): No space left"):
+                write_planted(tmp_path / "x.gguf", PlantedOptions(SMALL, topics=8), threads=2)
+        assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ import pytest
 from oracles import Model, draft_logits, logits
 from strata.errors import UsageError
 from strata.gguf import TensorType, open_model
+from strata.models import load
 from strata.quants import FORMATS
 from strata.synth import (
     ARCHITECTURES,
@@ -18,17 +19,20 @@ from strata.synth import (
     DenseOptions,
     TinyOptions,
     tiny_geometry,
+    uniform_types,
     write_dense,
     write_tiny,
 )
 from strata.synth.blocks import Pool, random_pieces
 from strata.synth.geometry import HYBRID
 
+WITNESSED = [arch for arch in ARCHITECTURES if arch != "qwen3"]  # qwen3 has neither golden file nor oracle
+
 ROOT = Path(__file__).resolve().parents[2]
 GOLDENS = ROOT / "tests" / "goldens"
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", WITNESSED)
 def test_the_oracle_runs_it(arch, tmp_path):
     write_tiny(tmp_path / "x.gguf", TinyOptions(replace(tiny_geometry(arch), draft=arch in HYBRID)))
     model, tokens = Model(tmp_path / "x.gguf"), np.arange(20) * 7 % 256
@@ -39,7 +43,7 @@ def test_the_oracle_runs_it(arch, tmp_path):
         assert draft_logits(model, tokens).shape == (19, 256)
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", WITNESSED)
 def test_names_and_keys_are_those_of_the_golden_file(arch, tmp_path):
     golden = Path(GOLDENS / arch / "model.gguf")
     with open_model(golden) as expected:
@@ -56,6 +60,13 @@ def test_names_and_keys_are_those_of_the_golden_file(arch, tmp_path):
                 assert len(found.tensors[name].ne) == len(info.ne), name
             missing = {k for k in expected.metadata if k.startswith(arch)} - set(found.metadata)
             assert not missing
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen3", "qwen3moe"])
+def test_the_engine_loads_it(arch, tmp_path):
+    write_tiny(tmp_path / "x.gguf", TinyOptions(tiny_geometry(arch), uniform_types("Q8_0")))
+    with open_model(tmp_path / "x.gguf") as file:
+        assert load(file).config.num_layers == 4
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "NVFP4"])

@@ -40,7 +40,7 @@ def convert(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """A Hugging Face checkpoint to GGUF: qwen4exp, qwen35moe, qwen35, qwen3next, qwen3moe, qwen3, llama."""
+    """A Hugging Face checkpoint to GGUF: qwen4exp, qwen35moe, qwen35, qwen3next, qwen3moe, qwen3, qwen2, llama."""
     if only is not None and only not in ONLY:
         raise UsageError(f"--only is {only!r}; it must be one of {', '.join(ONLY)}")
     if threads is not None and threads < 1:

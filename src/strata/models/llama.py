@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
-from strata.memory import KVPool
+from strata.memory import StatePool, StateShape
 from strata.models.decoder import DecoderConfig, read_decoder_config
 from strata.models.weights import WeightReader
 from strata.ops import (
@@ -58,21 +58,21 @@ class Llama:
     output_norm: Weight
     output: Weight  # the embedding again where the file ties them
 
-    def kv_shape(self) -> tuple[int, int, int]:
-        """(layers with KV, key heads, head_dim)."""
-        return self.config.num_layers, self.config.num_kv_heads, self.config.head_dim
+    def state_shape(self) -> StateShape:
+        """What a sequence carries."""
+        return StateShape(self.config.num_layers, self.config.num_kv_heads, self.config.head_dim)
 
     def rope_table(self, max_positions: int) -> Buffer:
         """The rotary table for a context of `max_positions`."""
         c = self.config
         return rope_table(max_positions, c.rotary_dim, c.rope_theta, c.rope_scaling)
 
-    def forward(self, b: Builder, kv: KVPool, table: Buffer, logits: Buffer) -> None:
+    def forward(self, b: Builder, state: StatePool, table: Buffer, logits: Buffer) -> None:
         """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in."""
         x = embed(b, self.token_embd)
         for i, layer in enumerate(self.layers):
             b.mark(f"layer.{i}")
-            x = add(b, x, self._attention(b, x, layer, kv.layers[i], table))
+            x = add(b, x, self._attention(b, x, layer, state.kv.layers[i], table))
             x = add(b, x, self._mlp(b, x, layer))
         b.mark("head", repeatable=True)
         x = rms_norm(b, gather_logit_rows(b, x), self.output_norm, self.config.rms_eps)

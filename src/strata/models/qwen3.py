@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
-from strata.memory import KVPool
+from strata.memory import StatePool, StateShape
 from strata.models.decoder import DecoderConfig, read_decoder_config
 from strata.models.moe import MoeConfig, MoeWeights
 from strata.models.weights import WeightReader
@@ -74,16 +74,16 @@ class Qwen3:
     output_norm: Weight
     output: Weight  # the embedding again where the file ties them
 
-    def kv_shape(self) -> tuple[int, int, int]:
-        """(layers with KV, key heads, head_dim)."""
-        return self.config.num_layers, self.config.num_kv_heads, self.config.head_dim
+    def state_shape(self) -> StateShape:
+        """What a sequence carries."""
+        return StateShape(self.config.num_layers, self.config.num_kv_heads, self.config.head_dim)
 
     def rope_table(self, max_positions: int) -> Buffer:
         """The rotary table for a context of `max_positions`."""
         c = self.config
         return rope_table(max_positions, c.rotary_dim, c.rope_theta, c.rope_scaling)
 
-    def forward(self, b: Builder, kv: KVPool, table: Buffer, logits: Buffer) -> None:
+    def forward(self, b: Builder, state: StatePool, table: Buffer, logits: Buffer) -> None:
         """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in."""
         c = self.config
         x = embed(b, self.token_embd)
@@ -92,7 +92,9 @@ class Qwen3:
             x = add(
                 b,
                 x,
-                self._attention(b, rms_norm(b, x, layer.attn_norm, c.rms_eps), layer, kv.layers[i], table),
+                self._attention(
+                    b, rms_norm(b, x, layer.attn_norm, c.rms_eps), layer, state.kv.layers[i], table
+                ),
             )
             x = add(b, x, layer.mlp.forward(b, rms_norm(b, x, layer.ffn_norm, c.rms_eps)))
         b.mark("head", repeatable=True)

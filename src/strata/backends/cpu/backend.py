@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from strata import _native
 from strata.backends.base import raise_fault
+from strata.backends.cpu import lower_mixers, lower_recurrent  # noqa: F401  (they register their rules)
 from strata.backends.cpu.lower import Addresses, lower
-from strata.ops.buffers import Buffer, Weight, plane_bytes
+from strata.errors import UnsupportedError
+from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.program import Program
-
-_DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "u8": np.uint8}
 
 
 class CpuBackend:
@@ -21,6 +21,10 @@ class CpuBackend:
 
     def __init__(self, threads: int, isa: str = "auto", cpus: list[int] | None = None):
         if isa != "auto":
+            if isa not in _native.isa_levels():
+                raise UnsupportedError(
+                    f"--isa is {isa}; this processor runs {', '.join(_native.isa_levels())}"
+                )
             _native.set_isa(isa)
         self._pool = _native.ThreadPool(threads, cpus or [])
         self._arrays: dict[Buffer, NDArray[Any]] = {}
@@ -93,4 +97,4 @@ def _aligned(buffer: Buffer) -> NDArray[Any]:
     """Zeroed memory on a 64-byte border."""
     raw = np.zeros(buffer.nbytes + 64, np.uint8)
     start = -raw.ctypes.data % 64
-    return raw[start : start + buffer.nbytes].view(_DTYPES[buffer.dtype]).reshape(buffer.shape)
+    return raw[start : start + buffer.nbytes].view(NUMPY_DTYPES[buffer.dtype]).reshape(buffer.shape)

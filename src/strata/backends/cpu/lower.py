@@ -22,7 +22,7 @@ from strata.ops.rope import Rope
 from strata.ops.router import Router
 from strata.ops.sample import Sample
 
-KV_TYPES = {"f32": 0, "f16": 1}
+KV_TYPES = {"f32": 0, "f16": 1, "i8": 2}
 
 
 class Record(NamedTuple):
@@ -41,6 +41,10 @@ class Addresses(NamedTuple):
     planes: Callable[[Buffer], tuple[int, int, int]]
     weight: Callable[[Weight], int]
     experts: Callable[[Weight], int]  # of uint64 [num_experts], each the address of one expert's bytes
+
+    def optional(self, buffer: Buffer | None) -> int:
+        """Address of a buffer, 0 for none."""
+        return 0 if buffer is None else self.buffer(buffer)
 
     def live(self, buffer: Buffer) -> int:
         """Address of the buffer's live-row count."""
@@ -132,7 +136,8 @@ def _(op: KvStore, at: Addresses) -> Record:
     num_pages, kv_heads, _, head_dim = op.k_pool.shape
     buffers = (op.positions, op.sequences, op.page_table, op.k, op.v, op.k_pool, op.v_pool)
     dims = [kv_heads, head_dim, op.page_table.shape[1], KV_TYPES[op.k_pool.dtype], num_pages]
-    return Record("kv_store", [at.live(op.k), *map(at.buffer, buffers)], dims, [])
+    scales = [at.optional(op.k_scales), at.optional(op.v_scales)]
+    return Record("kv_store", [at.live(op.k), *map(at.buffer, buffers), *scales], dims, [])
 
 
 @lower.register
@@ -141,7 +146,8 @@ def _(op: Attention, at: Addresses) -> Record:
     buffers = (op.positions, op.sequences, op.page_table, op.q, op.k_pool, op.v_pool, op.out)
     pages, kv_type = op.page_table.shape[1], KV_TYPES[op.k_pool.dtype]
     dims = [op.heads, kv_heads, head_dim, pages, kv_type, op.window, num_pages]
-    return Record("attention", [at.live(op.q), *map(at.buffer, buffers)], dims, [op.scale])
+    scales = [at.optional(op.k_scales), at.optional(op.v_scales)]
+    return Record("attention", [at.live(op.q), *map(at.buffer, buffers), *scales], dims, [op.scale])
 
 
 @lower.register
