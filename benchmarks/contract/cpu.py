@@ -30,7 +30,13 @@ def build(source: str = "cpu.cpp", out: Path | None = None) -> ctypes.CDLL:
     """Compiles a source of this folder for this machine and loads it."""
     out = out or Path(tempfile.mkdtemp()) / (Path(source).stem + ".so")
     here = ROOT / "benchmarks/contract"
-    include = [f"-I{p}" for p in (ROOT / "native/include", ROOT / "native/cpu/simd", here)]
+    folders = (
+        ROOT / "native/include",
+        ROOT / "native/cpu/simd",
+        ROOT / "src/strata/backends/cuda/kernels",
+        here,
+    )
+    include = [f"-I{p}" for p in folders]
     subprocess.run(["g++", *FLAGS, *include, "-o", str(out), str(here / source)], check=True)
     return ctypes.CDLL(str(out))
 
