@@ -41,6 +41,7 @@ from strata.text.chat import (
         ("```\ncode\n</think>\n\nHi", True, "```\ncode", "Hi"),
         ("", True, "", ""),
         ("\n\n", True, "", ""),
+        ("x</think>\n\n", True, "x", ""),
         ("a < b <tool <", False, "", "a < b <tool <"),
     ],
 )
