@@ -1,5 +1,7 @@
 """Index keys, block selection and attention over selected blocks: kernels against the contract."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 
@@ -113,7 +115,7 @@ def test_many_rows_are_ranked_as_few_are(monkeypatch):
     positions = tuple(range(690, 730))
     make = selection_case(positions)
     want = check(make, bump("pooled.0", slice(None), 3, 5))
-    monkeypatch.setattr("strata.ops.select_blocks._FEW_ROWS", 64)
+    monkeypatch.setattr(import_module("strata.ops.select_blocks"), "_FEW_ROWS", 64)
     case, (out,) = make()
     assert (case.run(CpuBackend(2), out).view(np.int32) == want[0]).all()
 
