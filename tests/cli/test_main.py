@@ -9,7 +9,7 @@ import pytest
 
 import strata
 from strata.cli.main import one_line
-from strata.config import OPTIONS
+from strata.config import OPTIONS, EngineOptions, ServerOptions
 from strata.errors import ModelFileError, UsageError
 
 
@@ -27,6 +27,9 @@ def test_help_names_every_command(strata):
         ["inspect"],
         ["verify"],
         ["benchmark"],
+        ["serve"],
+        ["config"],
+        ["config", "show"],
         ["convert"],
         ["synth"],
         ["eval"],
@@ -42,9 +45,16 @@ def test_every_command_explains_itself(strata, command):
 
 def test_run_help_has_every_setting(strata):
     text = strata("run", "--help").out
-    missing = [o.flag for o in OPTIONS.values() if o.flag not in text and o.name != "max_num_seqs"]
+    elsewhere = {"max_num_seqs", *(o.name for o in ServerOptions.options())}
+    missing = [o.flag for o in OPTIONS.values() if o.flag not in text and o.name not in elsewhere]
     assert missing == []
     assert "STRATA_THREADS" in text
+
+
+def test_serve_help_has_every_setting(strata):
+    text = strata("serve", "--help").out
+    settings = [*ServerOptions.options(), *EngineOptions.options()]
+    assert [o.flag for o in settings if o.flag not in text] == []
 
 
 def test_version(strata):

@@ -14,6 +14,7 @@ from strata.engine.load import LoadedModel, load_model
 from strata.engine.pieces import Cutter
 from strata.engine.plan import StepOutput
 from strata.engine.request import Request, SamplingParams, Status
+from strata.engine.sample_inputs import check_sampling
 from strata.engine.scheduler import Scheduler
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile
@@ -64,6 +65,16 @@ class Engine:
         return self._runner.limits.max_model_len
 
     @property
+    def num_pages(self) -> int:
+        """KV pages in all."""
+        return self._runner.pages.num_pages
+
+    @property
+    def num_free_pages(self) -> int:
+        """KV pages that no sequence holds; those of ended requests count from the next step on."""
+        return self._runner.pages.num_free
+
+    @property
     def weight_bytes_per_token(self) -> int:
         """Weight bytes that one decode row reads."""
         return self._loaded.weight_bytes_per_token
@@ -83,6 +94,7 @@ class Engine:
     def add(self, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Request:
         """Queues a request; refused at once when it cannot fit."""
         self._check(prompt_token_ids)
+        check_sampling(sampling, self.model_config.vocab_size)
         room = self.max_model_len - len(prompt_token_ids)
         if room < 1:
             raise ContextLengthError(

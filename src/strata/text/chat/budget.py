@@ -67,9 +67,11 @@ def check_arguments(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any
     """Refuse a string method or filter whose result would be far longer than its arguments."""
     estimate = _ESTIMATES.get(getattr(function, "__name__", ""))
     if estimate:
-        values = [getattr(function, "__self__", None), *args, *kwargs.values()]
+        method = getattr(function, "__wrapped__", function)  # the sandbox wraps str.format
+        values = [getattr(method, "__self__", None), *args, *kwargs.values()]
         strings = [value for value in values if isinstance(value, str)]
-        items = [item for value in values if isinstance(value, list | tuple) for item in value]
+        lists = [list(v.values()) if isinstance(v, dict) else v for v in values]
+        items = [item for value in lists if isinstance(value, list | tuple) for item in value]
         widest = max((value for value in values if isinstance(value, int)), default=0)
         current().need(estimate(strings or [""], items, widest))
 
@@ -85,14 +87,17 @@ def _joined(strings: list[str], items: list[Any], _widest: int) -> int:
 
 def _formatted(strings: list[str], items: list[Any], widest: int) -> int:
     """Widths may stand in the format, or be values where the format says so with `*` or a nested field."""
-    given = "*" in strings[0] or ":{" in strings[0]
-    inside = [value for value in items if isinstance(value, int)]
-    return sum(_widths(strings[0])) + (max(widest, *inside, 0) if given else 0)
+    form = strings[0]
+    nested = bool(_NESTED.search(form))
+    fields = [form] if nested else _FIELDS.findall(form)
+    widths = [int(digits[:12]) for field in fields for digits in re.findall("[0-9]+", field)]
+    values = [value for value in items if isinstance(value, int)]
+    return sum(widths) + (max(widest, *values, 0) if nested else 0)
 
 
-def _widths(form: str) -> list[int]:
-    return [int(digits[:12]) for digits in re.findall("[0-9]+", form)]
-
+# A field whose width or precision is another value; what says the width of the others.
+_NESTED = re.compile(r"\{[^{}]*\{|%[^A-Za-z%]*\*")
+_FIELDS = re.compile(r"%(?:\([^)]*\))?[^A-Za-z%]*|\{[^{}:]*:[^{}]*")
 
 # Function name (methods of str, filters of jinja2): characters of the result from strings, list items, largest integer.
 _ESTIMATES: dict[str, Callable[[list[str], list[Any], int], int]] = {
@@ -102,7 +107,7 @@ _ESTIMATES: dict[str, Callable[[list[str], list[Any], int], int]] = {
     "do_indent": lambda s, i, w: (s[0].count("\n") + 1) * max(w, *map(len, s[1:]), 4, 0),
     **dict.fromkeys(("replace", "do_replace"), _replaced),
     **dict.fromkeys(("join", "sync_do_join", "do_join"), _joined),
-    **dict.fromkeys(("format", "do_format"), _formatted),
+    **dict.fromkeys(("format", "format_map", "do_format"), _formatted),
 }
 
 

@@ -41,6 +41,11 @@ def parse_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def has_text_arguments(messages: list[dict[str, Any]]) -> bool:
+    """Whether any tool call has its arguments as JSON text."""
+    return any(parse_arguments([message]) != [message] for message in messages if "tool_calls" in message)
+
+
 def _parse_call(call: Any) -> Any:
     if not isinstance(call, dict):
         return call

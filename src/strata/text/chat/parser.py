@@ -49,6 +49,7 @@ class OutputParser:
         self._thinking = starts_in_thinking
         self._text = ""
         self._quoting = Quoting()
+        self._tail = ""  # of the text written: a tag that was refused there takes what follows with it
         self._space = ""  # seen, and not yet known to be text
         self._fresh = True  # nothing has been written in this section
         self._untouched = True  # nothing at all has been written
@@ -151,14 +152,15 @@ class OutputParser:
         """`<tool_call>` and `<function=NAME>`. Models forget the first: a name that was offered may do without."""
         if tag:
             return named(self._text, skip_space(self._text, tag.end), _FUNCTION)
-        bare = named(self._text, at, _FUNCTION) if at_line_start and self._schemas.given else NO
+        may_be_bare = at_line_start and self._schemas.given and self._tail != _CALL
+        bare = named(self._text, at, _FUNCTION) if may_be_bare else NO
         if bare and bare.name in self._schemas:
             return bare
         return UNDECIDED if bare.undecided or tag.undecided else NO
 
     def _begin_section(self, thinking: bool) -> None:
         self._thinking, self._fresh, self._behind_call = thinking, True, False
-        self._space, self._quoting = "", Quoting()
+        self._space, self._tail, self._quoting = "", "", Quoting()
 
     def _begin_call(self, name: str) -> None:
         self._untouched, self._space = False, ""
@@ -174,7 +176,7 @@ class OutputParser:
             self._events.append(ToolCallEnd(self._num_calls, self._call.complete))
             self._num_calls += 1
             self._call, self._fresh, self._behind_call = None, True, True
-            self._quoting = Quoting()
+            self._tail, self._quoting = "", Quoting()
         return at + read
 
     def _write(self, text: str) -> None:
@@ -185,6 +187,7 @@ class OutputParser:
         if not body:
             return
         self._quoting.push(body)
+        self._tail = (self._tail + body)[-len(_CALL) :]
         body = self._strip(body)
         self._fresh = self._untouched = self._behind_call = False
         self._events.append(self._delta(body))

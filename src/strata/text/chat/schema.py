@@ -56,14 +56,15 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[str]:
     if depth > _MAX_DEPTH or not isinstance(schema, Mapping):
         yield from _ALL_TYPES
     elif "type" in schema:
-        yield from [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
+        named = [schema["type"]] if isinstance(schema["type"], str) else _list(schema["type"])
+        yield from (name for name in named if isinstance(name, str))
     elif isinstance(schema.get("$ref"), str):
         yield from _types(_resolve(schema["$ref"], root), root, depth + 1)
     elif "enum" in schema or "const" in schema:
-        for value in schema.get("enum", [schema.get("const")]):
+        for value in _list(schema.get("enum", [schema.get("const")])):
             yield from _type_names(value)
     else:
-        options = [o for k in ("anyOf", "oneOf", "allOf") for o in schema.get(k, ())]
+        options = [o for k in ("anyOf", "oneOf", "allOf") for o in _list(schema.get(k))]
         for option in options or [None]:
             yield from _types(option, root, depth + 1)
 
@@ -82,6 +83,10 @@ def _type_names(value: Any) -> frozenset[str]:
         return frozenset({"integer", "number"})
     names = {float: "number", str: "string", list: "array", dict: "object", type(None): "null"}
     return frozenset({names[type(value)]})
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -1,14 +1,15 @@
 """A model's own chat template: messages in, the prompt's text out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 import jinja2
 
-from strata.errors import ModelFileError, UsageError
+from strata.errors import ModelFileError, StrataError, UsageError
 from strata.text.chat.budget import Budget, spending
-from strata.text.chat.messages import Message, normalize, parse_arguments
+from strata.text.chat.messages import Message, has_text_arguments, normalize, parse_arguments
 from strata.text.chat.protect import Protector, Segment, iterate_strings, map_plain
 from strata.text.chat.sandbox import RefusedError, build_environment
 from strata.text.chat.styles import ToolStyle, detect_style
@@ -79,41 +80,34 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         control_tokens: Iterable[str] = (),
         *,
-        add_generation_prompt: bool = True,
-        enable_thinking: bool | None = None,
-        reasoning_effort: str | None = None,
-        preserve_thinking: bool | None = None,
         budget: Budget | None = None,
-        **extra: Any,
+        **options: Any,
     ) -> list[Segment]:
         """The prompt's text in segments, such that control tokens spelled in the input stay text.
 
-        Options that are None are not given to the template, which then has its own default; `extra` are further
-        variables. UsageError where the template refuses the conversation or fails on it.
+        Options are variables of the template: add_generation_prompt (default True), enable_thinking,
+        reasoning_effort, preserve_thinking and whatever else it reads; None leaves the template its own default.
+        UsageError where the template refuses the conversation or fails on it.
         """
         if tools and self.tool_template is not None:
-            given = {k: v for k, v in locals().items() if k not in ("self", "extra")}
-            return self.tool_template.render_segments(**given, **extra)
-        switches = {
-            "enable_thinking": enable_thinking,
-            "reasoning_effort": reasoning_effort,
-            "preserve_thinking": preserve_thinking,
-        }
-        extra |= {key: value for key, value in switches.items() if value is not None}
-        plain = map_plain({"messages": normalize(messages), "tools": list(tools or []), "extra": extra})
-        if self._objects_as_arguments:
+            return self.tool_template.render_segments(
+                messages, tools, control_tokens, budget=budget, **options
+            )
+        given = {key: value for key, value in options.items() if value is not None}
+        plain = map_plain({"messages": normalize(messages), "tools": list(tools or []), "options": given})
+        if has_text_arguments(plain["messages"]) and self._objects_as_arguments:
             plain["messages"] = parse_arguments(plain["messages"])
         protector = Protector(control_tokens, (self.source, *iterate_strings(plain)))
         variables = {
+            "documents": None,
+            "add_generation_prompt": True,
+            **map_plain(plain["options"], protector.protect),
             "messages": [_protect_message(message, protector) for message in plain["messages"]],
             "tools": map_plain(plain["tools"], protector.protect) or None,
-            "documents": None,
-            "add_generation_prompt": add_generation_prompt,
-            **map_plain(plain["extra"], protector.protect),
         }
-        spent = budget or Budget()
-        spent.marks = protector.marks
-        return protector.segments(self._run(variables, spent))
+        budget = budget or Budget()
+        budget.marks = protector.marks
+        return protector.segments(self._run(variables, budget))
 
     @cached_property
     def _objects_as_arguments(self) -> bool:
@@ -121,7 +115,7 @@ class ChatTemplate:
         for tools in (None, [_PROBE_TOOL]):
             variables = {"messages": _PROBE, "tools": tools, "add_generation_prompt": False}
             try:
-                text = self._run(variables, Budget())
+                text = self._run(variables, Budget(max_steps=100_000, max_seconds=1))
             except (UsageError, ModelFileError):
                 continue
             return "probe-value" in text and "'probe-value'" not in text
@@ -129,23 +123,28 @@ class ChatTemplate:
 
     def _run(self, variables: dict[str, Any], budget: Budget) -> str:
         parts, length = [], 0
-        with spending(budget):
-            try:
-                for part in self._template.generate(self._special_tokens | variables):
-                    length += len(part)
-                    budget.need(length)
-                    parts.append(part)
-            except RefusedError as error:
-                raise UsageError(f"the chat template refuses the conversation: {_one_line(error)}") from None
-            except ModelFileError:
-                raise
-            except (RecursionError, MemoryError):
-                raise ModelFileError("the chat template nests too deep or needs too much memory") from None
-            except Exception as error:  # whatever foreign code may raise
-                raise UsageError(
-                    f"the chat template fails on this conversation: {type(error).__name__}: {_one_line(error)}"
-                ) from None
+        with spending(budget), _translated_errors():
+            for part in self._template.generate(self._special_tokens | variables):
+                length += len(part)
+                budget.need(length)
+                parts.append(part)
         return "".join(parts)
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    """Whatever foreign code may raise while it renders, as our errors."""
+    try:
+        yield
+    except StrataError:
+        raise
+    except RefusedError as error:
+        raise UsageError(f"the chat template refuses the conversation: {_one_line(error)}") from None
+    except (RecursionError, MemoryError):
+        raise ModelFileError("the chat template nests too deep or needs too much memory") from None
+    except Exception as error:
+        problem = f"{type(error).__name__}: {_one_line(error)}"
+        raise UsageError(f"the chat template fails on this conversation: {problem}") from None
 
 
 def _compile(source: str, name: str) -> jinja2.Template:

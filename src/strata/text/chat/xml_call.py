@@ -110,7 +110,10 @@ class XmlCall:
     def _nested(self, value: "_Value", text: str, at: int, _final: bool) -> Match:
         """Never an end: counts what a quoted call opens and closes."""
         opens = (named(text, at, _PARAMETER), named(text, at, _FUNCTION))
-        value.parameters += bool(opens[0])
+        line_end = literal(text, opens[0].end, "\n") if opens[0] else opens[0]
+        if line_end.undecided:
+            return line_end
+        value.parameters += bool(line_end)
         value.functions += bool(opens[1])
         return UNDECIDED if any(match.undecided for match in opens) else NO
 
