@@ -37,6 +37,7 @@ build: .venv/.built
 
 .venv/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Strata needs Python 3.11 or newer: make PYTHON=python3.12")'
+	@command -v $${CXX:-c++} > /dev/null || { echo "Strata needs a C++20 compiler: install g++ or clang, or set CXX"; exit 1; }
 	$(PYTHON) -m venv .venv
 	@touch $@
 

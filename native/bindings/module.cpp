@@ -8,4 +8,5 @@ NB_MODULE(_native, m) {
   bind_gguf(m);
   bind_hardware(m);
   bind_quants(m);
+  bind_text(m);
 }

@@ -50,3 +50,35 @@ def apply(name: str, source: int, out: int, n: int) -> None:
 
 def fmaf(a: int, b: int, c: int, out: int, n: int) -> None:
     """C's fmaf over n float32 values of each array."""
+
+# bindings/text.cpp
+class BytePairs:
+    """Merges of byte-level BPE; ValueError on a repeated token or a merge that is not two tokens and a space.
+
+    alphabet: how tokens write each of the 256 bytes; apart: ids that merges never make; whole_first: a piece that
+    is a token is not merged.
+    """
+    def __init__(
+        self,
+        tokens: list[str],
+        merges: list[str],
+        alphabet: list[str],
+        apart: list[int],
+        whole_first: bool,
+        /,
+    ) -> None: ...
+    def encode(self, pieces: list[str], /) -> list[int]: ...
+
+class SentencePiece:
+    """Merges by score; ValueError on a repeated token. Byte ids (256) and the unknown id are -1 where there is none."""
+    def __init__(
+        self,
+        tokens: list[str],
+        scores: list[float],
+        apart: list[int],
+        byte_ids: list[int],
+        unknown_id: int,
+        /,
+    ) -> None: ...
+    def encode(self, text: str, /) -> list[int]:
+        """Ids of text whose spaces are written U+2581. Without the GIL."""

@@ -49,17 +49,19 @@ def test_linear_is_the_contract_for_every_format(name):
     assert not same_bits(want, wrong), "one flipped weight bit must show"
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 8, 16, 31, 32])
-@pytest.mark.parametrize("name", ["Q4_1", "Q6_K", "IQ3_XXS", "NVFP4", "Q2_K", "F16"])
-def test_linear_for_every_row_count(name, rows):
-    """The result of a row does not depend on how many rows there are, nor on which other rows."""
-    want = contract(linear_case(name, 32))
-    case, out = linear_case(name, 32)()
-    case.values[case.steps.num_rows] = np.array([rows], np.int32)
-    case.live_rows = rows
-    got = case.run(CpuBackend(2), out, whole=True)
-    assert same_bits(got[:rows], want[:rows])
-    assert np.isnan(got[rows:]).all(), "rows that are not live stay untouched"
+@pytest.mark.parametrize("name", [*QUANTISED, *FLOATS])
+def test_linear_for_every_row_count(name):
+    """A row's result does not depend on how many rows there are; rows that are not live stay untouched."""
+    want = contract(linear_case(name, 32, n=33, k=512))
+    for threads in (1, 2):
+        case, out = linear_case(name, 32, n=33, k=512)()
+        backend = CpuBackend(threads)
+        for rows in range(1, 33):
+            case.live_rows = rows
+            case.values[case.steps.num_rows] = np.array([rows], np.int32)
+            got = case.run(backend, out, whole=True)
+            assert same_bits(got[:rows], want[:rows]), f"{rows} rows, {threads} threads"
+            assert np.isnan(got[rows:]).all()
 
 
 @pytest.mark.parametrize("k", [32, 96, 640, 2560, 18 * 32, 6144])
@@ -91,6 +93,33 @@ def test_rms_norm(width):
         assert same_bits(got, want), label
     assert nrmse(want, float_reference(norm_case(4, width))) < 1e-6
     assert not same_bits(want, contract(norm_case(4, width, swap=True)))
+
+
+def head_norm_case(heads, head_dim):
+    """The weight is as wide as a head; rms_norm's own case has one head."""
+
+    def make():
+        case = Case(5)
+        out = output(5, heads * head_dim, case.steps)
+        x = case.input(activations(5, heads * head_dim))
+        case.builder.emit(RmsNorm(x, weight("F32", 1, head_dim, 5), out, 1e-5))
+        return case, out
+
+    return make
+
+
+@pytest.mark.parametrize(("heads", "head_dim"), [(4, 128), (3, 40), (7, 33)])
+def test_head_norm(heads, head_dim):
+    make = head_norm_case(heads, head_dim)
+    want = contract(make)
+    for label, got in on_every_level(make):
+        assert same_bits(got, want), label
+    assert nrmse(want, float_reference(make)) < 1e-6
+    x = activations(5, heads * head_dim).reshape(5, heads, head_dim).astype(np.float64)
+    scaled = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight("F32", 1, head_dim, 5).decode()
+    assert nrmse(want, scaled.reshape(5, -1)) < 1e-6
+    whole = x / np.sqrt((x * x).mean((1, 2), keepdims=True) + 1e-5) * weight("F32", 1, head_dim, 5).decode()
+    assert nrmse(want, whole.reshape(5, -1)) > 0.01, "statistics over the whole row must show"
 
 
 def elementwise_case(kind, shift=0.0):

@@ -1,5 +1,6 @@
 """Help, version, unknown words, and the ways a command can end; nothing here loads a model."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import pytest
 
 import strata
 from strata.cli.main import one_line
-from strata.config import OPTIONS
+from strata.config import OPTIONS, EngineOptions, ServerOptions
 from strata.errors import ModelFileError, UsageError
 
 
@@ -22,7 +23,20 @@ def test_help_names_every_command(strata):
 
 @pytest.mark.parametrize(
     "command",
-    [["run"], ["inspect"], ["verify"], ["benchmark"], ["eval"], ["eval", "logits"], ["eval", "perplexity"]],
+    [
+        ["run"],
+        ["inspect"],
+        ["verify"],
+        ["benchmark"],
+        ["serve"],
+        ["config"],
+        ["config", "show"],
+        ["convert"],
+        ["synth"],
+        ["eval"],
+        ["eval", "logits"],
+        ["eval", "perplexity"],
+    ],
 )
 def test_every_command_explains_itself(strata, command):
     done = strata(*command, "--help")
@@ -32,9 +46,16 @@ def test_every_command_explains_itself(strata, command):
 
 def test_run_help_has_every_setting(strata):
     text = strata("run", "--help").out
-    missing = [o.flag for o in OPTIONS.values() if o.flag not in text and o.name != "max_num_seqs"]
+    elsewhere = {"max_num_seqs", *(o.name for o in ServerOptions.options())}
+    missing = [o.flag for o in OPTIONS.values() if o.flag not in text and o.name not in elsewhere]
     assert missing == []
     assert "STRATA_THREADS" in text
+
+
+def test_serve_help_has_every_setting(strata):
+    text = strata("serve", "--help").out
+    settings = [*ServerOptions.options(), *EngineOptions.options()]
+    assert [o.flag for o in settings if o.flag not in text] == []
 
 
 def test_version(strata):
@@ -62,6 +83,7 @@ def test_missing_and_extra_words(refused, arguments):
         (ModelFileError("bad\nfile \x1b[31m"), 1, r"bad\nfile \x1b[31m"),
         (UsageError("no"), 2, "no"),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(28, "No space left on device", "l.npy"), 1, "l.npy: No space left on device"),
         (MemoryError(), 1, "out of memory: try a shorter --max-context or a smaller model"),
     ],
 )
@@ -117,8 +139,35 @@ def test_broken_pipe_is_quiet():
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize(
+    ("closing", "arguments", "code", "words"),
+    [
+        ("<&-", "run --model x -", 2, "standard input is closed"),
+        (">&-", "--version", 0, ""),
+        (">&-", "verify /nowhere.gguf", 1, "no such file"),
+    ],
+)
+def test_closed_streams(closing, arguments, code, words):
+    command = f"exec {sys.executable} -c 'from strata.cli import main; main()' {arguments} {closing}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "unexpected" not in done.stderr
+
+
+def test_json_is_json_on_a_terminal_without_utf8():
+    script = "from strata.cli.output import print_json; print_json({'text': 'é \U0001f600'})"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii:backslashreplace"}
+    out = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=True, env=environment
+    ).stdout
+    assert json.loads(out) == {"text": "é \U0001f600"}
+
+
 def test_interrupt_is_one_line():
-    script = "import os, signal\nfrom strata import gguf\nfrom strata.cli import main\n"
+    # A job in the background inherits SIGINT ignored.
+    script = "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    script += "from strata import gguf\nfrom strata.cli import main\n"
     script += "gguf.verify = lambda *_: os.kill(os.getpid(), signal.SIGINT)\nmain(['verify', 'x'])\n"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 128 + signal.SIGINT

@@ -4,12 +4,12 @@ import hashlib
 
 import numpy as np
 import pytest
-
 from plain_llama import forward
+from tiny import write_tiny_llama
+
 from strata import _native
 from strata.config import EngineOptions
 from strata.engine import Engine, SamplingParams
-from tiny import write_tiny_llama
 
 
 def logits(path, tokens, prefill=512, **options):
@@ -22,7 +22,9 @@ def digest(rows):
 
 
 def nrmse(got, want):
-    return float(np.sqrt(np.mean((got.astype(np.float64) - want) ** 2) / np.mean(want.astype(np.float64) ** 2)))
+    return float(
+        np.sqrt(np.mean((got.astype(np.float64) - want) ** 2) / np.mean(want.astype(np.float64) ** 2))
+    )
 
 
 @pytest.mark.parametrize("biases", [True, False])
@@ -34,11 +36,17 @@ def test_float_reference_is_a_plain_forward(tmp_path, tokens, biases):
 
 def test_the_bound_catches_another_sequence(tmp_path, tokens):
     with_biases = write_tiny_llama(tmp_path / "a.gguf", seed=2)
-    assert nrmse(logits(with_biases, tokens, backend="reference", kv="f32"), forward(with_biases, tokens[::-1])) > 0.1
+    assert (
+        nrmse(logits(with_biases, tokens, backend="reference", kv="f32"), forward(with_biases, tokens[::-1]))
+        > 0.1
+    )
 
 
 SCALINGS = {
-    "linear": ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, lambda f: (f / 4, 1.0)),
+    "linear": (
+        {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0},
+        lambda f: (f / 4, 1.0),
+    ),
     "yarn": (
         {
             "llama.rope.scaling.type": "yarn",
@@ -87,7 +95,10 @@ def test_cpu_is_the_contract_and_near_float(tiny_llama, tokens):
 def test_one_hash_for_threads_chunks_and_instruction_sets(tiny_llama, tokens):
     want = digest(logits(tiny_llama, tokens, threads=1, prefill=0))
     for threads, prefill in ((2, 0), (1, 1), (2, 7), (1, 64), (2, 128), (1, 512)):
-        assert digest(logits(tiny_llama, tokens, threads=threads, prefill=prefill)) == want, (threads, prefill)
+        assert digest(logits(tiny_llama, tokens, threads=threads, prefill=prefill)) == want, (
+            threads,
+            prefill,
+        )
     for isa in _native.isa_levels():
         assert digest(logits(tiny_llama, tokens, isa=isa)) == want, isa
     changed = [*tokens[:-2], tokens[-2] ^ 1, tokens[-1]]
@@ -124,7 +135,9 @@ def test_sequences_do_not_touch_each_other(tiny_llama, tokens, count):
 
 def test_smollm2_knows_paris(smollm2_path):
     engine = Engine.load(smollm2_path, EngineOptions(max_model_len=256))
-    assert next(engine.generate([504, 3575, 282, 4649, 314], SamplingParams(max_tokens=1))) == 7042  # " Paris"
+    assert (
+        next(engine.generate([504, 3575, 282, 4649, 314], SamplingParams(max_tokens=1))) == 7042
+    )  # " Paris"
 
 
 def test_smollm2_cpu_is_the_contract(smollm2_path):

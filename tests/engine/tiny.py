@@ -17,7 +17,9 @@ def write_tiny_llama(path, seed=1, kinds=KINDS, biases=True, context=CONTEXT, **
     def add(name, kind, *shape, std=0.08, mean=0.0):
         x = (mean + std * g.standard_normal(shape)).astype(np.float32)
         raw = FORMATS[kind].encode(x.reshape(-1, shape[-1]))
-        tensors.append((name, tuple(reversed(shape)), TensorType[kind], np.ascontiguousarray(raw).reshape(-1)))
+        tensors.append(
+            (name, tuple(reversed(shape)), TensorType[kind], np.ascontiguousarray(raw).reshape(-1))
+        )
 
     kv = HIDDEN // HEADS * KV_HEADS
     add("token_embd.weight", "Q8_0", VOCAB, HIDDEN, std=1.0)

@@ -11,6 +11,8 @@ from strata import _native
 SPLIT, PAGE = 256, 64
 UNTOUCHED = np.float32(-77.0)
 
+NO_SCALES = np.zeros(1, np.float16)  # only int8 pools have them
+
 
 @dataclass
 class Pool:
@@ -91,10 +93,12 @@ class Case:
             pool.k,
             pool.v,
             out,
+            NO_SCALES,
+            NO_SCALES,
         ]
         kv_type = int(pool.dtype is np.float16)
         dims = [self.heads, pool.kv_heads, pool.dim, pool.pages, kv_type, self.window, pool.num_pages]
-        [out] = run_everywhere("attention", arrays, dims, [self.scale], fault=fault)
+        [out] = run_everywhere("attention", arrays, dims, [self.scale], outputs=(7,), fault=fault)
         return out
 
     @property
@@ -187,7 +191,7 @@ def store(
     pool: Pool, rows: list[tuple[int, int]], live: int, k: Array, v: Array, *, fault: int = 0
 ) -> list[Array]:
     sequences, positions = (np.array([r[i] for r in rows], np.int32) for i in (0, 1))
-    arrays = [count(live), positions, sequences, pool.table, k, v, pool.k, pool.v]
+    arrays = [count(live), positions, sequences, pool.table, k, v, pool.k, pool.v, NO_SCALES, NO_SCALES]
     dims = [pool.kv_heads, pool.dim, pool.pages, int(pool.dtype is np.float16), pool.num_pages]
     return run_everywhere("kv_store", arrays, dims, outputs=(6, 7), fault=fault)
 

@@ -105,11 +105,11 @@ def test_records_are_checked() -> None:
     with pytest.raises(ValueError, match="no kernel is named 'rms_morn'"):
         program.add("rms_morn", [], [], [])
     with pytest.raises(ValueError, match="kernel 'rms_norm' takes 4 pointers, given 3"):
-        program.add("rms_norm", [0, 0, 0], [1], [1.0])
-    with pytest.raises(ValueError, match="kernel 'rms_norm' takes 1 dims, given 2"):
-        program.add("rms_norm", [0] * 4, [1, 2], [1.0])
+        program.add("rms_norm", [0, 0, 0], [1, 1], [1.0])
+    with pytest.raises(ValueError, match="kernel 'rms_norm' takes 2 dims, given 1"):
+        program.add("rms_norm", [0] * 4, [1], [1.0])
     with pytest.raises(ValueError, match="kernel 'rms_norm' takes 1 scalars, given 0"):
-        program.add("rms_norm", [0] * 4, [1], [])
+        program.add("rms_norm", [0] * 4, [1, 1], [])
     assert len(program) == 0
     for begin, end in [(0, 1), (-1, 0), (1, 0)]:
         with pytest.raises(IndexError, match=f"records {begin} to {end} of a program of 0"):

@@ -31,7 +31,7 @@ def rms_norm(x: Array, weight: Array, eps: float, lanes: int = 32) -> Array:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_rms_norm(width: int) -> None:
     x, weight = random_rows(BUCKET, width, 1), random_rows(1, width, 2)[0]
-    [out] = run_everywhere("rms_norm", [count(LIVE), x, weight, blank(width)], [width], [1e-5])
+    [out] = run_everywhere("rms_norm", [count(LIVE), x, weight, blank(width)], [width, 1], [1e-5])
     check_live(out, rms_norm(x, weight, 1e-5))
     assert not same_bits(out[:LIVE], rms_norm(nudge(x[:LIVE]), weight, 1e-5))
     exact = x.astype(np.float64)
@@ -41,7 +41,7 @@ def test_rms_norm(width: int) -> None:
 
 def test_rms_norm_sums_in_32_lanes() -> None:
     x, weight = random_rows(64, 576, 5), np.ones(576, np.float32)
-    [out] = run_everywhere("rms_norm", [count(64), x, weight, np.zeros_like(x)], [576], [1e-5])
+    [out] = run_everywhere("rms_norm", [count(64), x, weight, np.zeros_like(x)], [576, 1], [1e-5])
     assert same_bits(out, rms_norm(x, weight, 1e-5))
     assert not same_bits(out, rms_norm(x, weight, 1e-5, lanes=16))
 

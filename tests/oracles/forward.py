@@ -60,7 +60,7 @@ def mixer(model: Model, layer_idx: int, x: Array, trace: list[Gap] | None) -> Ar
     if layer + "ssm_out.weight" in model:
         return delta_mixer(model, layer, x)
     angles = tables(model, np.arange(len(x)))
-    if model.arch in ("llama", "qwen3moe"):
+    if model.arch in ("llama", "qwen2", "qwen3", "qwen3moe"):
         return plain_attention(model, layer, x, angles)
     return gated_attention(model, layer, x, angles, visible(model, layer_idx, x, angles, trace))
 

@@ -44,6 +44,8 @@ class Rules:
 
 RULES = {
     "llama": Rules(rope_halves=False),
+    "qwen2": Rules(),
+    "qwen3": Rules(),
     "qwen3moe": Rules(),
     "qwen35": Rules(),
     "qwen35moe": Rules(),

@@ -125,9 +125,9 @@ def test_lone_surrogates_are_refused():
     [
         ({"model": None}, ModelFileError, "model is missing"),
         ({"model": 3}, ModelFileError, "model must be str"),
-        ({"model": "llama"}, UnsupportedError, "gpt2"),
+        ({"model": "bert"}, UnsupportedError, "supported: gpt2, llama"),
         ({"pre": None}, ModelFileError, "pre is missing"),
-        ({"pre": "other"}, UnsupportedError, "gpt-2, llama-bpe, qwen2, qwen35, smollm"),
+        ({"pre": "other"}, UnsupportedError, "falcon, gpt-2, llama-bpe, mpt, qwen2"),
         ({"tokens": None}, ModelFileError, "tokens is missing"),
         ({"tokens": []}, ModelFileError, "tokens is empty"),
         ({"tokens": "abc"}, ModelFileError, "tokens must be an array"),

@@ -1,12 +1,11 @@
 // attention: causal, grouped query heads, paged KV, step form (contract.h). Scores live for one split of 256 cells;
 // each split leaves its maximum, sum and value sums, which join in ascending order at the end.
 // ptr: num_rows, positions int32, sequences int32, page_table int32 [seqs, pages_per_seq], q float [rows, heads,
-// head_dim], k_pool, v_pool, out float [rows, heads, head_dim].
+// head_dim], k_pool, v_pool, out float [rows, heads, head_dim], k_scales, v_scales (0 unless the pools are int8).
 // dim: heads, kv_heads, head_dim (at most 512), pages_per_seq, kv_type, window (0: none), num_pages; scalar: scale.
-#include <cstdlib>
-
 #include "cpu/kernels/kv.h"
 #include "cpu/kernels/softmax.h"
+#include "cpu/kernels/split_buffer.h"
 
 namespace strata::STRATA_LEVEL {
 
@@ -25,22 +24,6 @@ struct Tile {
 
 struct Cells {
   int64_t begin, end;
-};
-
-// A thread's memory for the splits of a tile; grows to the longest context met.
-struct SplitBuffer {
-  float* data = nullptr;
-  int64_t size = 0;
-
-  ~SplitBuffer() { free(data); }
-
-  bool reserve(int64_t floats) {
-    if (floats <= size) return true;
-    free(data);
-    data = static_cast<float*>(malloc(static_cast<size_t>(floats) * sizeof(float)));
-    size = data ? floats : 0;
-    return data != nullptr;
-  }
 };
 
 static thread_local SplitBuffer split_buffer;
@@ -76,18 +59,11 @@ struct Attention {
   }
 
   // Copies as floats `width` values from d on of `cells` cells of a page to rows of `stride`.
-  void load(uint64_t pool, int64_t page, const Tile& tile, int64_t d, int64_t width, int64_t cells, float* to,
-            int64_t stride) const {
+  void load(uint64_t pool, uint64_t scales, int64_t page, const Tile& tile, int64_t d, int64_t width, int64_t cells,
+            float* to, int64_t stride) const {
     const int64_t at = page_offset(page, kv_heads, tile.kv_head, head_dim) + d;
-    for (int64_t c = 0; c < cells; ++c) {
-      float* __restrict row = to + c * stride;
-      const float* __restrict full = reinterpret_cast<const float*>(pool) + at + c * head_dim;
-      const uint16_t* __restrict half = reinterpret_cast<const uint16_t*>(pool) + at + c * head_dim;
-      if (kv_type == kKvF16)
-        for (int64_t i = 0; i < width; ++i) row[i] = half_float(half[i]);
-      else
-        memcpy(row, full, static_cast<size_t>(width) * sizeof(float));
-    }
+    for (int64_t c = 0; c < cells; ++c)
+      load_values(kv_type, pool, scales, at + c * head_dim, width, head_dim, to + c * stride);
   }
 
   const float* query(const Tile& tile, int64_t unit) const {
@@ -97,7 +73,7 @@ struct Attention {
   // Keys of a page as floats [64, head_dim]: the pool itself, or a copy.
   const float* page_keys(const Tile& tile, int64_t page, Scratch& s) const {
     if (kv_type == kKvF32) return op.at<const float>(5) + page_offset(page, kv_heads, tile.kv_head, head_dim);
-    load(op.ptr[5], page, tile, 0, head_dim, kPageCells, s.keys, head_dim);
+    load(op.ptr[5], op.ptr[8], page, tile, 0, head_dim, kPageCells, s.keys, head_dim);
     return s.keys;
   }
 
@@ -127,7 +103,7 @@ struct Attention {
     for (int64_t d = 0; d < head_dim; d += kRowValues) {
       const int64_t width = head_dim - d < kRowValues ? head_dim - d : kRowValues;
       for (int64_t p = cells.begin / kPageCells, c; (c = p * kPageCells) < cells.end; ++p)
-        load(op.ptr[6], s.pages[p], tile, d, width, cells.end - c < kPageCells ? cells.end - c : kPageCells,
+        load(op.ptr[6], op.ptr[9], s.pages[p], tile, d, width, cells.end - c < kPageCells ? cells.end - c : kPageCells,
              s.values + c * kRowValues, kRowValues);
       for (int64_t unit = 0; unit < tile.rows * tile.heads; ++unit) {
         const Cells seen = visible(tile.row + unit / tile.heads, 1, cell);

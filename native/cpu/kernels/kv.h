@@ -1,11 +1,13 @@
-// The KV pool: [page][kv_head][cell in page][head_dim], float32 or IEEE half.
+// The KV pool: [page][kv_head][cell in page][head_dim], float32, IEEE half, or int8 with a half scale per group of 64
+// values (per head, where heads are narrower).
 #pragma once
 #include "cpu/kernels/kernel.h"
 
 namespace strata::STRATA_LEVEL {
 
 constexpr int kPageCells = 64;
-enum KvType : int64_t { kKvF32 = 0, kKvF16 = 1 };
+constexpr int64_t kKvGroup = 64;
+enum KvType : int64_t { kKvF32 = 0, kKvF16 = 1, kKvInt8 = 2 };
 
 // Page id of a sequence's cells [64 p, 64 p + 64), or -1 when p or the id is out of range.
 STRATA_HD int64_t page_id(const int32_t* table, int64_t pages_per_seq, int64_t num_pages, int64_t sequence, int64_t p) {
@@ -17,6 +19,28 @@ STRATA_HD int64_t page_id(const int32_t* table, int64_t pages_per_seq, int64_t n
 // First value of a head's page, counted in values.
 STRATA_HD int64_t page_offset(int64_t page, int64_t kv_heads, int64_t kv_head, int64_t head_dim) {
   return (page * kv_heads + kv_head) * kPageCells * head_dim;
+}
+
+STRATA_HD int64_t kv_group(int64_t head_dim) { return head_dim < kKvGroup ? head_dim : kKvGroup; }
+
+// `n` values of a cell as floats: from value `at` of the pool on, all within one head.
+STRATA_HD void load_values(int64_t kv_type, uint64_t pool, uint64_t scales, int64_t at, int64_t n, int64_t head_dim,
+                           float* __restrict out) {
+  if (kv_type == kKvF32) {
+    memcpy(out, reinterpret_cast<const float*>(pool) + at, static_cast<size_t>(n) * sizeof(float));
+  } else if (kv_type == kKvF16) {
+    const uint16_t* __restrict half = reinterpret_cast<const uint16_t*>(pool) + at;
+    for (int64_t i = 0; i < n; ++i) out[i] = half_float(half[i]);
+  } else {
+    const int64_t group = kv_group(head_dim);
+    const int8_t* __restrict codes = reinterpret_cast<const int8_t*>(pool) + at;
+    for (int64_t begin = 0, end; begin < n; begin = end) {
+      const int64_t in_group = group - (at + begin) % group;
+      end = begin + in_group < n ? begin + in_group : n;
+      const float d = half_float(reinterpret_cast<const uint16_t*>(scales)[(at + begin) / group]);
+      for (int64_t i = begin; i < end; ++i) out[i] = static_cast<float>(codes[i]) * d;
+    }
+  }
 }
 
 }  // namespace strata::STRATA_LEVEL

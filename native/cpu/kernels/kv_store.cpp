@@ -1,22 +1,49 @@
 // kv_store: writes each row's keys and values to its cell of the pool.
 // ptr: num_rows, positions int32, sequences int32, page_table int32 [seqs, pages_per_seq], k float [rows, kv_heads,
-// head_dim], v, k_pool, v_pool; dim: kv_heads, head_dim, pages_per_seq, kv_type, num_pages.
+// head_dim], v, k_pool, v_pool, k_scales, v_scales (0 unless the pools are int8); dim: kv_heads, head_dim, pages_per_seq, kv_type, num_pages.
 #include "cpu/kernels/kv.h"
 
 namespace strata::STRATA_LEVEL {
 
-// False when a value is not finite as a half: a score of minus infinity would hide it from later checks.
-STRATA_HD bool store_cell(const float* __restrict x, int64_t n, int64_t kv_type, uint64_t pool, int64_t at) {
-  if (kv_type != kKvF16) {
-    memcpy(reinterpret_cast<float*>(pool) + at, x, static_cast<size_t>(n) * sizeof(float));
-    return true;
-  }
-  uint16_t* __restrict out = reinterpret_cast<uint16_t*>(pool) + at;
+// Stores return false when a value is not finite as stored: a score of minus infinity would hide it from later checks.
+STRATA_HD bool store_half(const float* __restrict x, int64_t n, uint16_t* __restrict out) {
   bool finite = true;
   for (int64_t i = 0; i < n; ++i) {
     out[i] = float_half(x[i]);
     finite &= (out[i] & 0x7c00u) != 0x7c00u;
   }
+  return finite;
+}
+
+// scale = half(amax / 127), code = rint(x * (1 / scale)), held to 127.
+STRATA_HD bool store_int8(const float* __restrict x, int64_t n, int8_t* __restrict out, uint16_t* __restrict scale) {
+  uint32_t bits = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t magnitude = float_bits(x[i]) & 0x7fffffffu;
+    bits = bits > magnitude ? bits : magnitude;
+  }
+  *scale = float_half(div32(bits_float(bits), 127.0f));
+  if (bits >= 0x7f800000u || (*scale & 0x7c00u) == 0x7c00u) return false;
+  const float d = half_float(*scale), inverse = d == 0.0f ? 0.0f : div32(1.0f, d);
+  for (int64_t i = 0; i < n; ++i) {
+    const float code = rint32(x[i] * inverse);
+    out[i] = static_cast<int8_t>(code > 127.0f ? 127.0f : code < -127.0f ? -127.0f : code);
+  }
+  return true;
+}
+
+STRATA_HD bool store_cell(const float* __restrict x, int64_t n, int64_t kv_type, uint64_t pool, uint64_t scales,
+                          int64_t at) {
+  if (kv_type == kKvF16) return store_half(x, n, reinterpret_cast<uint16_t*>(pool) + at);
+  if (kv_type == kKvF32) {
+    memcpy(reinterpret_cast<float*>(pool) + at, x, static_cast<size_t>(n) * sizeof(float));
+    return true;
+  }
+  const int64_t group = kv_group(n);
+  bool finite = true;
+  for (int64_t i = 0; i < n; i += group)
+    finite &= store_int8(x + i, group, reinterpret_cast<int8_t*>(pool) + at + i,
+                         reinterpret_cast<uint16_t*>(scales) + (at + i) / group);
   return finite;
 }
 
@@ -33,8 +60,8 @@ void kv_store(const Op& op, int thread, int threads) {
       continue;
     }
     const int64_t at = page_offset(page, kv_heads, u % kv_heads, head_dim) + position % kPageCells * head_dim;
-    const bool keys_finite = store_cell(op.at<const float>(4) + u * head_dim, head_dim, kv_type, op.ptr[6], at);
-    const bool values_finite = store_cell(op.at<const float>(5) + u * head_dim, head_dim, kv_type, op.ptr[7], at);
+    const bool keys_finite = store_cell(op.at<const float>(4) + u * head_dim, head_dim, kv_type, op.ptr[6], op.ptr[8], at);
+    const bool values_finite = store_cell(op.at<const float>(5) + u * head_dim, head_dim, kv_type, op.ptr[7], op.ptr[9], at);
     if (!keys_finite || !values_finite) op.fault(kFaultNonFinite);
   }
 }

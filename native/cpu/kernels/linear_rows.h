@@ -21,6 +21,20 @@ struct QuantisedRows {
 Fault linear_rows(QuantType type, const QuantisedRows& x, const int32_t* index, int64_t rows, const uint8_t* weight,
                  int64_t features, float* out, int64_t stride);
 
+// The same as a record, by families of formats; kFaultRange: another family's type.
+struct RowsProduct {
+  QuantisedRows x;
+  const int32_t* index;
+  int64_t rows;
+  const uint8_t* weight;
+  int64_t features;
+  float* out;
+  int64_t stride;
+};
+Fault linear_simple(QuantType type, const RowsProduct& p);
+Fault linear_k(QuantType type, const RowsProduct& p);
+Fault linear_grid(QuantType type, const RowsProduct& p);
+
 // Bytes of a weight row of k values; 0 for a type that is not quantised.
 STRATA_HD int64_t quantised_row_bytes(QuantType type, int64_t k) {
   switch (type) {

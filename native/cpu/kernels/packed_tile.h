@@ -7,6 +7,7 @@
 // chain is one fma for sixteen outputs.
 #pragma once
 #include "cpu/kernels/simd.h"
+#include "strata/quant_parts.h"
 
 #if STRATA_SIMD
 namespace strata::STRATA_LEVEL {
@@ -37,9 +38,9 @@ struct PackedTile {
 // A block of an activation row as products read it: one cache line.
 struct alignas(64) ActivationBlock {
   int8_t codes[32];
-  float d, sum_d;     // scale; float(sum of codes) * d
-  int32_t offset[2];  // what the bias added: per half, or the whole of it in offset[0]
-  int32_t sum[2];     // sum of codes per half
+  int32_t start[2][2];  // minus what the bias adds, then 0: of the halves, or of the whole block and then unused
+  int32_t sum[2];       // sum of codes per half
+  float d, sum_d;       // scale; float(sum of codes) * d
 };
 
 // What the product of a type depends on.
@@ -49,17 +50,21 @@ struct ProductKind {
   static constexpr bool halves = Layout<T>::halves && !scale16;
 };
 
+STRATA_HD int64_t load_i64(const void* p) {
+  int64_t x;
+  memcpy(&x, p, 8);
+  return x;
+}
+
 #if STRATA_SIMD == 512
 
 // Sums of products of groups [begin, end) of a block with an activation, for sixteen features.
 template <int begin, int end>
-STRATA_HD Ints group_sums(const Bytes (&w)[kGroups][2], const int8_t* codes) {
-  __m512i low = _mm512_setzero_si512(), high = low;
+STRATA_HD Ints group_sums(const Bytes (&w)[kGroups][2], const int8_t* codes, const int32_t* start) {
+  __m512i low = _mm512_set1_epi64(load_i64(start)), high = low;
 #pragma GCC unroll 4
   for (int g = begin; g < end; ++g) {
-    int64_t eight;
-    memcpy(&eight, codes + 8 * g, 8);
-    const __m512i a = _mm512_set1_epi64(eight);
+    const __m512i a = _mm512_set1_epi64(load_i64(codes + 8 * g));
     low = _mm512_dpbusd_epi32(low, w[g][0], a);
     high = _mm512_dpbusd_epi32(high, w[g][1], a);
   }
@@ -73,15 +78,13 @@ STRATA_HD Ints group_sums(const Bytes (&w)[kGroups][2], const int8_t* codes) {
 // As above. Codes are below 128 or signed (kSigned): pairs of products then stay within 16 bits, which maddubs would
 // saturate at.
 template <int begin, int end, bool kSigned = false>
-STRATA_HD Ints group_sums(const Bytes (&w)[kGroups][4], const int8_t* codes) {
+STRATA_HD Ints group_sums(const Bytes (&w)[kGroups][4], const int8_t* codes, const int32_t* start) {
   __m256i sum[4];
 #pragma GCC unroll 4
-  for (int v = 0; v < 4; ++v) sum[v] = _mm256_setzero_si256();
+  for (int v = 0; v < 4; ++v) sum[v] = _mm256_set1_epi64x(load_i64(start));
 #pragma GCC unroll 4
   for (int g = begin; g < end; ++g) {
-    int64_t eight;
-    memcpy(&eight, codes + 8 * g, 8);
-    const __m256i a = _mm256_set1_epi64x(eight);
+    const __m256i a = _mm256_set1_epi64x(load_i64(codes + 8 * g));
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) {
       const __m256i pairs = kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[g][v]), _mm256_sign_epi8(a, w[g][v]))
@@ -100,9 +103,9 @@ constexpr int kVectors = 128 / kBytes;  // of a group
 using BlockCodes = Bytes[kGroups][kVectors];
 
 #if STRATA_SIMD == 512
-#define STRATA_SUMS(begin, end) group_sums<begin, end>(w, a.codes)
+#define STRATA_SUMS(begin, end, half) group_sums<begin, end>(w, a.codes, a.start[half])
 #else
-#define STRATA_SUMS(begin, end) group_sums<begin, end, kSigned>(w, a.codes)
+#define STRATA_SUMS(begin, end, half) group_sums<begin, end, kSigned>(w, a.codes, a.start[half])
 #endif
 
 // One chain step (contract.h: dot_step, min_step) of block b, whose codes are w.
@@ -111,17 +114,17 @@ STRATA_HD Floats chain_step(const PackedTile& tile, int b, const BlockCodes& w, 
                             Floats chain) {
   const Floats d_a = splat(a.d);
   if constexpr (Kind::scale16) {
-    const Ints low = sub(STRATA_SUMS(0, 2), splat_int(a.offset[0]));
-    const Ints high = sub(STRATA_SUMS(2, 4), splat_int(a.offset[1]));
+    const Ints low = STRATA_SUMS(0, 2, 0);
+    const Ints high = STRATA_SUMS(2, 4, 1);
     chain = fma(to_floats(low), mul(load_floats(tile.scale[0][b]), d_a), chain);
     chain = fma(to_floats(high), mul(load_floats(tile.scale[1][b]), d_a), chain);
   } else if constexpr (Kind::halves) {
-    const Ints low = sub(STRATA_SUMS(0, 2), splat_int(a.offset[0]));
-    const Ints high = sub(STRATA_SUMS(2, 4), splat_int(a.offset[1]));
+    const Ints low = STRATA_SUMS(0, 2, 0);
+    const Ints high = STRATA_SUMS(2, 4, 1);
     const Ints sum = add(mul(low, load_ints(tile.half_scale[0][b])), mul(high, load_ints(tile.half_scale[1][b])));
     chain = fma(to_floats(sum), mul(load_floats(tile.d), d_a), chain);
   } else {
-    const Ints sum = sub(STRATA_SUMS(0, 4), splat_int(a.offset[0]));
+    const Ints sum = STRATA_SUMS(0, 4, 0);
     chain = fma(to_floats(sum), mul(load_floats(tile.scale[0][b]), d_a), chain);
   }
   if constexpr (Kind::has_min && Kind::halves) {

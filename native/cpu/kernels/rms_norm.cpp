@@ -1,5 +1,5 @@
-// rms_norm: out = x / sqrt(mean(x^2) + eps) * weight, row by row.
-// ptr: num_rows, x, weight, out; dim: width; scalar: eps.
+// rms_norm: out = x / sqrt(mean(x^2) + eps) * weight, for each of the `pieces` of a row alone.
+// ptr: num_rows, x, weight [width], out; dim: width, pieces; scalar: eps.
 #include "cpu/kernels/kernel.h"
 
 namespace strata::STRATA_LEVEL {
@@ -8,8 +8,8 @@ void rms_norm(const Op& op, int thread, int threads) {
   const int64_t width = op.dim[0];
   const float eps = op.scalar[0];
   const float* __restrict weight = op.at<const float>(2);
-  const Range rows = part(live_rows(op, 0), 1, thread, threads);
-  for (int64_t r = rows.begin; r < rows.end; ++r) {
+  const Range pieces = part(live_rows(op, 0) * op.dim[1], 1, thread, threads);
+  for (int64_t r = pieces.begin; r < pieces.end; ++r) {
     const float* x = op.at<const float>(1) + r * width;
     float* out = op.at<float>(3) + r * width;
     float acc[kLanes] = {};

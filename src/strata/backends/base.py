@@ -9,7 +9,7 @@ from strata.errors import FaultError
 from strata.ops.buffers import Buffer
 from strata.ops.program import Program
 
-FAULT_NON_FINITE, FAULT_RANGE, FAULT_NO_TOKEN = 1, 2, 4  # native/cpu/op.h
+FAULT_NON_FINITE, FAULT_RANGE, FAULT_NO_TOKEN, FAULT_MEMORY = 1, 2, 4, 8  # native/cpu/op.h
 
 
 class Replay(Protocol):
@@ -42,6 +42,7 @@ def raise_fault(bits: int, program: Program) -> None:
             (FAULT_NON_FINITE, "a non-finite activation"),
             (FAULT_RANGE, "a token, position, sequence or page outside its table"),
             (FAULT_NO_TOKEN, "a token mask that leaves no token"),
+            (FAULT_MEMORY, "no memory for a worker's scratch"),
         )
         if bits & bit
     ]

@@ -6,13 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.errors import FaultError
-from strata.ops.buffers import Buffer, Weight
+from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight
 from strata.ops.op import Q8, Arrays
 from strata.ops.program import Program
 
 Mode = Literal["float", "contract"]
-
-_DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "u8": np.uint8}
 
 
 class ReferenceBackend:
@@ -46,7 +44,7 @@ class ReferenceBackend:
         if buffer.data is not None:
             return buffer.data
         if buffer.dtype != "q8":
-            return np.zeros(buffer.shape, _DTYPES[buffer.dtype])
+            return np.zeros(buffer.shape, NUMPY_DTYPES[buffer.dtype])
         if self.mode == "float":
             return np.zeros(buffer.shape, np.float32)
         rows, k = buffer.shape

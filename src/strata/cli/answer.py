@@ -1,10 +1,10 @@
 """One generation as text: pieces as they become certain, then why it ended and how fast it was."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from strata.engine import Engine, SamplingParams
-from strata.text import Detokenizer, StopMatcher, Tokenizer
+from strata.text import TextStream, Tokenizer
 
 
 class Answer:
@@ -20,27 +20,20 @@ class Answer:
         self, prompt_token_ids: Sequence[int], params: SamplingParams, write: Callable[[str], None]
     ) -> None:
         """Generate to the end, giving each piece to `write`."""
+        stream = TextStream(self._tokenizer, self._stops, params.stop_token_ids)
         with contextlib.closing(self._engine.generate(prompt_token_ids, params)) as tokens:
-            for piece in self._pieces(tokens, params.stop_token_ids):
-                self.text += piece
-                write(piece)
+            for token in tokens:
+                self._add(stream.push(token), write)
+                if stream.stopped:
+                    break
+        self._add(stream.finish(), write)
+        self.num_tokens = stream.num_tokens
+        self.finish_reason = "stop" if stream.stopped else "length"
 
-    def _pieces(self, tokens: Iterator[int], stop_token_ids: frozenset[int]) -> Iterator[str]:
-        detokenizer, matcher = Detokenizer(self._tokenizer), StopMatcher(self._stops)
-        for token in tokens:
-            self.num_tokens += 1
-            if token in stop_token_ids:
-                self.finish_reason = "stop"
-                break
-            piece, matched = matcher.push(detokenizer.push(token))
-            if piece:
-                yield piece
-            if matched:
-                self.finish_reason = "stop"
-                return
-        piece, matched = matcher.push(detokenizer.finish())
-        self.finish_reason = "stop" if matched else self.finish_reason
-        yield piece + matcher.finish()
+    def _add(self, piece: str, write: Callable[[str], None]) -> None:
+        self.text += piece
+        if piece:
+            write(piece)
 
     def report(self) -> dict[str, str | int | float]:
         """The answer and its figures, for --json; rates in tokens per second."""

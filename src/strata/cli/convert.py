@@ -40,12 +40,12 @@ def convert(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """A Hugging Face checkpoint to GGUF: qwen4exp, qwen35moe, qwen35, qwen3next, qwen3moe, qwen3, llama."""
+    """A Hugging Face checkpoint to GGUF: qwen4exp, qwen35moe, qwen35, qwen3next, qwen3moe, qwen3, qwen2, llama."""
     if only is not None and only not in ONLY:
         raise UsageError(f"--only is {only!r}; it must be one of {', '.join(ONLY)}")
     if threads is not None and threads < 1:
         raise UsageError(f"--threads is {threads}; it must be at least 1")
-    from strata.convert import plan_conversion  # noqa: PLC0415  # help need not wait for it
+    from strata.convert import plan_conversion
 
     plan = plan_conversion(directory, type_name, only_draft=only == "mtp")
     if not as_json:

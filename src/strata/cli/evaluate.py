@@ -30,6 +30,10 @@ eval_app = typer.Typer(help="Compare models and backends by their numbers.")
 
 Tokens = typer.Option("--tokens", metavar="FILE.npy", help="Token ids, whole numbers in one dimension.")
 Out = typer.Option("--out", metavar="FILE.npy", help="Where to write float32 [tokens, vocab].")
+Mtp = typer.Option("--mtp", help="Write the draft layer's logits, [tokens - 1, vocab], instead.")
+MtpModel = typer.Option(
+    "--mtp-model", metavar="FILE.gguf", help="File of the draft layer, if not the model's."
+)
 
 
 @eval_app.command()
@@ -43,6 +47,8 @@ def logits(
     isa: Isa = None,
     kv: Kv = None,
     prefill: Prefill = None,
+    mtp: Annotated[bool, Mtp] = False,
+    mtp_model: Annotated[Path | None, MtpModel] = None,
 ) -> None:
     """Write the logits after each of the given tokens, and print the SHA-256 of the rows."""
     ids = inputs.read_tokens(tokens)
@@ -51,11 +57,15 @@ def logits(
     from strata.cli.logits_file import LogitsFile
     from strata.engine import Engine
 
-    engine = Engine.load(model, options)
+    drafted = mtp or mtp_model is not None
+    if drafted and len(ids) < 2:
+        raise UsageError(f"{tokens} has {len(ids)} token; draft logits need at least 2")
+    engine = Engine.load(model, options, (mtp_model or model) if drafted else None)
     vocab_size = engine.model_config.vocab_size
     inputs.check_vocabulary(ids, vocab_size, tokens)
-    with LogitsFile(out, len(ids), vocab_size) as file:
-        for rows in engine.logits(ids, options.prefill):
+    run = engine.draft_logits if drafted else engine.logits
+    with LogitsFile(out, len(ids) - drafted, vocab_size) as file:
+        for rows in run(ids, options.prefill):
             file.write(rows)
     print(f"{file.sha256}  {out}")
 

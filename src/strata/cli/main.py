@@ -1,29 +1,38 @@
 """The command tree, and the one place where errors become a line and an exit code."""
 
+import io
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from strata import __version__, env, log
+from strata.cli.convert import convert
 from strata.cli.evaluate import eval_app
 from strata.cli.files import inspect, verify
 from strata.cli.run import run
+from strata.cli.serve import config_app, serve
 from strata.cli.speed import benchmark
+from strata.cli.synth import synth_app
 from strata.errors import StrataError, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-app.command()(run)
-app.command()(inspect)
-app.command()(verify)
-app.command()(benchmark)
+app.command(short_help="Continue a prompt.")(run)
+app.command(short_help="Say what a model file holds.")(inspect)
+app.command(short_help="Check that a model file is whole.")(verify)
+app.command(short_help="Measure prompt and generation speed.")(benchmark)
+app.command(short_help="Serve a model over OpenAI's protocol.")(serve)
+app.add_typer(config_app, name="config")
 app.add_typer(eval_app, name="eval")
+app.command(short_help="Make a GGUF file of a checkpoint.")(convert)
+app.add_typer(synth_app, name="synth")
 
 
 def _print_version(wanted: bool) -> None:
@@ -43,6 +52,11 @@ def strata(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line (default: this process's arguments) and exit; failures are one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character must not end an answer
+            stream.reconfigure(errors="backslashreplace")
+    if sys.stdout is None:  # closed before the start, as is usual for a background job
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (lives as long as the process)
     given = sys.argv[1:] if arguments is None else arguments
     sys.exit(_invoke(given or ["--help"]))
 
@@ -96,6 +110,8 @@ def _usage_message(error: typer.TyperException) -> str:
 
 
 def _surprise(error: Exception) -> str:
+    if isinstance(error, OSError):  # a full disk, for example
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     if isinstance(error, MemoryError):
         return "out of memory: try a shorter --max-context or a smaller model"
     return f"unexpected {type(error).__name__}: {error} (set STRATA_LOG=debug for the traceback)"

@@ -41,12 +41,17 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def engine_options(given: Mapping[str, Any], **more: str) -> EngineOptions:
     """Settings from the flags given (None: not given), the environment, the defaults."""
     variables = env.settings()
+    check_variables(variables)
+    return EngineOptions.resolve({**given, **more}, variables)
+
+
+def check_variables(variables: Mapping[str, str]) -> None:
+    """UsageError for a STRATA_ variable that is no setting; suggests the nearest."""
     known = [option.env for option in OPTIONS.values() if option.env] + ["STRATA_LOG"]
     for name in variables:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             raise UsageError(f"{name} is no setting" + (f" (did you mean {near[0]}?)" if near else ""))
-    return EngineOptions.resolve({**given, **more}, variables)
 
 
 def count(name: str, help: str) -> Any:

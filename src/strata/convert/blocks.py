@@ -30,7 +30,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint as a family reads it; `name` turns our short prefix into the stored one."""
+    """A checkpoint as its family reads it."""
 
     checkpoint: Checkpoint
     config: Config

@@ -18,6 +18,7 @@ _FAMILIES = {
     "qwen3_5": Family("qwen35", experts=False),
     "qwen3_next": Family("qwen3next", tiled=False),
     "qwen3_moe": Family("qwen3moe", zero_centred=False, hybrid=False, shared_expert=False),
+    "qwen2": Family("qwen2", zero_centred=False, hybrid=False, experts=False),
     "qwen3": Family("qwen3", zero_centred=False, hybrid=False, experts=False),
     "llama": Family("llama", zero_centred=False, hybrid=False, experts=False, adjacent_pairs=True),
 }

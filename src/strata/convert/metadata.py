@@ -92,7 +92,7 @@ def _hybrid(c: Config) -> dict[str, Any]:
             f"{c.path}: key heads of {c.whole('linear_key_head_dim')}, value heads of {width}: not equal"
         )
     found: dict[str, Any] = {
-        "ssm.conv_kernel": c.whole("linear_conv_kernel_dim"),
+        "ssm.conv_kernel": c.whole("linear_conv_kernel_dim", 4),
         "ssm.state_size": width,
         "ssm.group_count": c.whole("linear_num_key_heads"),
         "ssm.time_step_rank": heads,
@@ -111,8 +111,8 @@ def _streams(c: Config, with_draft: bool) -> dict[str, Any]:
     ratio = c.whole("indexer_compress_ratio")
     ratios = [0 if kind == "linear_attention" else ratio for kind in c.layer_types] + [0] * with_draft
     return {
-        "hyper_connection.count": c.whole("hc_count"),
-        "hyper_connection.low_rank": c.whole("hc_lowrank"),
+        "hyper_connection.count": c.whole("hc_count", 4),
+        "hyper_connection.low_rank": c.whole("hc_lowrank", 320),
         "attention.indexer.head_count": c.whole("indexer_n_heads"),
         "attention.indexer.key_length": c.whole("indexer_head_dim"),
         "attention.indexer.top_k": c.whole("indexer_budget"),
@@ -122,14 +122,16 @@ def _streams(c: Config, with_draft: bool) -> dict[str, Any]:
 
 def _ngram(c: Config, checkpoint: Checkpoint, layer: int) -> dict[str, Any]:
     """The table's keys; hash constants from the checkpoint if it has them, else as training derives them."""
-    size, per_order = c.whole("ngram_size"), c.whole("heads_per_ngram")
+    size, per_order = c.whole("ngram_size", 3), c.whole("heads_per_ngram", 8)
     prefix = f"model.layers.{layer}.ple.ple_embedding."
     heads = (size - 1) * per_order
 
     def stored(name: str) -> list[int] | None:
         return [int(n) for n in checkpoint.raw(prefix + name)] if prefix + name in checkpoint else None
 
-    sizes = stored("ngram_heads_vocab_sizes") or head_sizes(c.whole("ngram_vocab_size_base"), heads)
+    sizes = stored("ngram_heads_vocab_sizes") or head_sizes(
+        c.whole("ngram_vocab_size_base", 20_000_000), heads
+    )
     offsets = stored("ngram_heads_offsets") or [0, *np.cumsum(sizes[:-1]).tolist()]
     multipliers = stored("layer_multipliers") or layer_multipliers(
         c.whole("vocab_size"), size, c.get("seed", int, 1234)
@@ -138,7 +140,7 @@ def _ngram(c: Config, checkpoint: Checkpoint, layer: int) -> dict[str, Any]:
         "ple.layers": [layer],
         "ple.ngram_size": size,
         "ple.heads_per_ngram": per_order,
-        "ple.conv_kernel": c.whole("ple_conv_kernel_size"),
+        "ple.conv_kernel": c.whole("ple_conv_kernel_size", 4),
         "ple.eos_token_id": c.token("eos_token_id"),
         "ple.layer_multipliers": Typed(multipliers, ValueType.UINT64),
         "ple.head_offsets": Typed(offsets, ValueType.UINT64),

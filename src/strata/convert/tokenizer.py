@@ -24,9 +24,8 @@ def tokenizer_metadata(directory: Path, config: Config) -> dict[str, Any]:
     model = found.get("model")
     if not isinstance(model, dict) or model.get("type") != "BPE" or model.get("byte_fallback"):
         kind = model.get("type") if isinstance(model, dict) else None
-        raise UnsupportedError(
-            f"{path}: a {kind} model with byte fallback or other kind; byte-level BPE is supported"
-        )
+        kind = f"{kind} with byte fallback" if kind == "BPE" else kind
+        raise UnsupportedError(f"{path}: a tokenizer of kind {kind}; byte-level BPE is supported")
     tokens, types = _tokens(path, found, config.whole("vocab_size"))
     prefix = "tokenizer.ggml."
     result: dict[str, Any] = {

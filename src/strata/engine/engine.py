@@ -1,7 +1,7 @@
 """The engine: a step is three verbs."""
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -14,6 +14,7 @@ from strata.engine.load import LoadedModel, load_model
 from strata.engine.pieces import Cutter
 from strata.engine.plan import StepOutput
 from strata.engine.request import Request, SamplingParams, Status
+from strata.engine.sample_inputs import check_sampling
 from strata.engine.scheduler import Scheduler
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile
@@ -41,9 +42,12 @@ class Engine:
         self.stats = GenerationStats()
 
     @classmethod
-    def load(cls, path: str | Path, options: EngineOptions | None = None) -> "Engine":
+    def load(
+        cls, path: str | Path, options: EngineOptions | None = None, draft: str | Path | None = None
+    ) -> "Engine":
         """Maps the file, plans memory, lowers the programs."""
-        return cls(load_model(Path(path), options or EngineOptions()))
+        draft_path = None if draft is None else Path(draft)
+        return cls(load_model(Path(path), options or EngineOptions(), draft_path))
 
     @property
     def model_file(self) -> ModelFile:
@@ -59,6 +63,16 @@ class Engine:
     def max_model_len(self) -> int:
         """Tokens a sequence can hold."""
         return self._runner.limits.max_model_len
+
+    @property
+    def num_pages(self) -> int:
+        """KV pages in all."""
+        return self._runner.pages.num_pages
+
+    @property
+    def num_free_pages(self) -> int:
+        """KV pages that no sequence holds; those of ended requests count from the next step on."""
+        return self._runner.pages.num_free
 
     @property
     def weight_bytes_per_token(self) -> int:
@@ -80,13 +94,15 @@ class Engine:
     def add(self, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Request:
         """Queues a request; refused at once when it cannot fit."""
         self._check(prompt_token_ids)
-        request = Request(next(self._ids), prompt_token_ids, sampling)
+        check_sampling(sampling, self.model_config.vocab_size)
         room = self.max_model_len - len(prompt_token_ids)
         if room < 1:
             raise ContextLengthError(
                 f"the prompt has {len(prompt_token_ids)} tokens; a context of {self.max_model_len} holds at most "
                 f"{self.max_model_len - 1} and one new token"
             )
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
+        request = Request(next(self._ids), prompt_token_ids, sampling)
         self._scheduler.add(request)
         return request
 
@@ -114,8 +130,6 @@ class Engine:
                     self.stats.generation_seconds = now - first
                 told += len(fresh)
                 yield from fresh
-                if told >= self.max_model_len - len(prompt_token_ids):
-                    break
         finally:
             if request.status is not Status.FINISHED:
                 self.abort(request)
@@ -127,8 +141,25 @@ class Engine:
             raise ContextLengthError(f"{len(token_ids)} tokens; the context holds {self.max_model_len}")
         if self._scheduler.num_unfinished:
             raise UsageError("logits need an idle engine")
+        return self._runner.logits(token_ids, self._cutter(prefill))
+
+    def draft_logits(
+        self, token_ids: Sequence[int], prefill: int | None = None
+    ) -> Iterator[NDArray[np.float32]]:
+        """Logits of the draft layer, [n, vocab_size] pieces of [tokens - 1, vocab_size]: row i from position i's rows
+        of the trunk and token i + 1."""
+        self._check(token_ids)
+        if len(token_ids) > self.max_model_len:
+            raise ContextLengthError(f"{len(token_ids)} tokens; the context holds {self.max_model_len}")
+        if self._runner.drafter is None:
+            raise UsageError("the engine was loaded without a draft layer")
+        if self._scheduler.num_unfinished:
+            raise UsageError("draft logits need an idle engine")
+        return self._runner.draft_logits(token_ids, self._cutter(prefill))
+
+    def _cutter(self, prefill: int | None) -> Cutter:
         loaded = self._loaded.cutter.prefill
-        return self._runner.logits(token_ids, Cutter(loaded if prefill is None else min(prefill, loaded)))
+        return Cutter(loaded if prefill is None else min(prefill, loaded))
 
     def _check(self, token_ids: Sequence[int]) -> None:
         if len(token_ids) == 0:

@@ -10,7 +10,7 @@ from strata.engine.pieces import MAX_STEP_ROWS, Cutter
 from strata.engine.runner import Limits, Runner
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile, open_model
-from strata.memory import KVPool
+from strata.memory import KVType, StatePool
 from strata.models import Model
 from strata.ops import PAGE_CELLS
 
@@ -27,26 +27,29 @@ class LoadedModel:
     kv_bytes_per_cell: int
 
 
-def load_model(path: Path, options: EngineOptions) -> LoadedModel:
-    """Opens, checks, plans and lowers."""
+def load_model(path: Path, options: EngineOptions, draft: Path | None = None) -> LoadedModel:
+    """Opens, checks, plans and lowers; `draft`: the file of the draft layer, the model's own or another."""
     file = open_model(path)
-    model = models.load(file)
+    model = models.load(file) if draft is None else _with_draft(file, draft)
     max_model_len = _context(model, options)
     cutter = Cutter(min(options.prefill, -(-max_model_len // PAGE_CELLS) * PAGE_CELLS))
     limits = Limits(max_model_len, options.max_num_seqs, cutter.chunk_rows)
-    layers, kv_heads, head_dim = model.kv_shape()
     pages = limits.max_num_seqs * -(-limits.max_model_len // PAGE_CELLS)
-    kv = KVPool.create(layers, kv_heads, head_dim, pages, options.kv)  # type: ignore[arg-type]  # config checks it
-    runner = Runner(model, _backend(options), kv, limits)
-    cell_bytes = kv.nbytes // (pages * PAGE_CELLS)
-    return LoadedModel(file, model, runner, cutter, runner.weight_bytes_per_token, cell_bytes)
+    kv: KVType = options.kv  # type: ignore[assignment]  # config checks it
+    state = StatePool.create(model.state_shape(), pages, limits.max_num_seqs, kv)
+    runner = Runner(model, _backend(options), state, limits)
+    return LoadedModel(file, model, runner, cutter, runner.weight_bytes_per_token, state.cell_bytes)
+
+
+def _with_draft(file: ModelFile, draft: Path) -> Model:
+    return models.load_with_draft(file, file if draft == Path(file.path) else open_model(draft))
 
 
 def _context(model: Model, options: EngineOptions) -> int:
     trained = model.config.max_position
     if options.max_model_len > trained:
         raise ContextLengthError(
-            f"--max-context is {options.max_model_len}; the model was made for {trained} tokens"
+            f"a context of {options.max_model_len} tokens is asked for; the model was made for {trained}"
         )
     if options.max_num_seqs > MAX_STEP_ROWS:
         raise UsageError(

@@ -2,18 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends import Backend, Replay
+from strata.engine.drafter import Drafter
+from strata.engine.keeper import Keeper
 from strata.engine.pieces import MAX_STEP_ROWS, Cutter
 from strata.engine.plan import ScheduledRows, StepOutput, StepPlan
 from strata.engine.sample_inputs import SampleInputs
-from strata.memory import KVPool, PageTable
-from strata.models import Model
+from strata.memory import PageTable, StatePool
+from strata.models import DraftModel, Model
 from strata.ops import PAGE_CELLS, Buffer, Builder, Form, Program, ResultsRing, StepBuffers, publish, sample
-from strata.ops.embed import Embed
 
 STEP_BUCKETS = (1, 2, 4, 8, 16, MAX_STEP_ROWS)
 
@@ -36,9 +38,9 @@ class _Bucket:
 class Runner:
     """Everything is fixed at load: shapes, memory, kernels. A step writes inputs and replays two programs."""
 
-    def __init__(self, model: Model, backend: Backend, kv: KVPool, limits: Limits):
+    def __init__(self, model: Model, backend: Backend, state: StatePool, limits: Limits):
         self.limits, self.backend, self.model = limits, backend, model
-        self.pages = PageTable(kv.num_pages)
+        self.pages = PageTable(state.num_pages)
         max_rows = max(limits.chunk_rows, MAX_STEP_ROWS)
         self._steps = StepBuffers.create(max_rows, limits.max_num_seqs, limits.max_model_len, MAX_STEP_ROWS)
         vocab, live = model.config.vocab_size, self._steps.num_logit_rows
@@ -46,27 +48,38 @@ class Runner:
         self._samples = SampleInputs(self._steps, limits.max_num_seqs, vocab)
         self._ring = ResultsRing.create(MAX_STEP_ROWS)
         self._step = 0
-        self._lower(kv)
+        self.keeper = Keeper(backend, self._steps, state, self.pages)
+        drafted = getattr(model, "draft", None) is not None
+        self.drafter = Drafter(cast(DraftModel, model), self._steps) if drafted else None
+        self._lower(state)
         self._inputs = {b: backend.array(b) for b in (*self._steps.all(), self._logits)}
         self._samples.bind(backend)
         self._step_number, self._results = backend.array(self._ring.step), backend.array(self._ring.ring)
 
-    def _lower(self, kv: KVPool) -> None:
+    def _lower(self, state: StatePool) -> None:
         table = self.model.rope_table(self.limits.max_model_len)
         shapes: list[tuple[Form, int]] = [("step", size) for size in STEP_BUCKETS]
         if self.limits.chunk_rows:
             shapes.append(("chunk", self.limits.chunk_rows))
-        programs = [self._forward_program(form, size, kv, table) for form, size in shapes]
-        sampler = self._sample_program()
-        self.backend.reserve(max(p.arena_bytes for p in (*programs, sampler)))
+        programs = [self._forward_program(form, size, state, table) for form, size in shapes]
+        sampler, settling = self._sample_program(), self.keeper.program()
+        draft = [] if self.drafter is None else [self.drafter.program(state, table, self._logits)]
+        self.backend.reserve(max(p.arena_bytes for p in (*programs, sampler, settling, *draft)))
+        self.keeper.bind(settling)
+        if self.drafter is not None:
+            self.drafter.bind(self.backend, draft[0])
         self._sampler = self.backend.lower(sampler)
         self._buckets: dict[Form, list[_Bucket]] = {"step": [], "chunk": []}
         for (form, _), program in zip(shapes, programs, strict=True):
             self._buckets[form].append(_Bucket(program, self.backend.lower(program)))
 
-    def _forward_program(self, form: Form, size: int, kv: KVPool, table: Buffer) -> Program:
+    def _forward_program(self, form: Form, size: int, state: StatePool, table: Buffer) -> Program:
         b = Builder(self._steps, size, form)
-        self.model.forward(b, kv, table, self._logits)
+        if self.drafter is None:
+            self.model.forward(b, state, table, self._logits)
+        else:
+            model = cast(DraftModel, self.model)
+            model.forward(b, state, table, self._logits, self.drafter.buffers.hidden)
         return b.finish()
 
     def _sample_program(self) -> Program:
@@ -129,6 +142,30 @@ class Runner:
         finally:
             self.pages.free(0)
 
+    def draft_logits(self, token_ids: Sequence[int], cutter: Cutter) -> Iterator[NDArray[np.float32]]:
+        """Teacher-forced logits of the draft layer: row i from position i's rows and token i + 1."""
+        assert self.drafter is not None, "the model has no draft layer"
+        position, last = 0, len(token_ids) - 1
+        try:
+            while position < last:
+                piece = cutter.cut(position, last - position)
+                end = position + piece.count
+                rows = [ScheduledRows(-1, 0, position, list(token_ids[position:end]), sampled=False)]
+                bucket = self._write(piece.form, rows)
+                bucket.replay.run(0, bucket.program.marks["head"])
+                self._commit(piece.form, rows)
+                hidden = self.drafter.trunk_rows(range(piece.count))
+                for first in range(0, piece.count, MAX_STEP_ROWS):
+                    part = hidden[first : first + MAX_STEP_ROWS]
+                    following = list(token_ids[position + first + 1 : position + first + 1 + len(part)])
+                    self._write("step", [ScheduledRows(-1, 0, position + first, following, sampled=False)])
+                    self._want(range(len(part)))
+                    self.drafter.run(part)
+                    yield self._inputs[self._logits][: len(part)].copy()
+                position = end
+        finally:
+            self.pages.free(0)
+
     def _write(self, form: Form, rows: Sequence[ScheduledRows]) -> _Bucket:
         """Fills the step inputs; returns the smallest bucket that holds the rows."""
         s, at = self._steps, self._inputs
@@ -138,6 +175,7 @@ class Runner:
             part = slice(count, count + len(scheduled.token_ids))
             at[s.tokens][part] = scheduled.token_ids
             at[s.positions][part] = np.arange(scheduled.position, scheduled.end)
+            at[s.rope_positions][part] = at[s.positions][part, None]
             at[s.sequences][part] = scheduled.sequence
             count = part.stop
         at[s.num_rows][0] = count
@@ -145,9 +183,7 @@ class Runner:
 
     def _commit(self, form: Form, rows: Sequence[ScheduledRows]) -> None:
         """Every computed row becomes state; the chunk form has stored its rows already."""
-        for scheduled in rows:
-            stored = len(scheduled.token_ids) if form == "step" else 0
-            self._inputs[self._steps.commits][scheduled.sequence] = stored
+        self.keeper.commit({r.sequence: len(r.token_ids) if form == "step" else 0 for r in rows})
 
     def _map_pages(self, sequence: int, cells: int) -> None:
         held = len(self.pages.pages(sequence)) * PAGE_CELLS
@@ -161,9 +197,5 @@ class Runner:
 
     @property
     def weight_bytes_per_token(self) -> int:
-        """Weight bytes one decode row reads: every weight once, but of the embedding only a row."""
-        program = self._buckets["step"][0].program
-        read = sum(w.data.nbytes for op in program.ops for w in op.weights if not isinstance(op, Embed))
-        return read + sum(
-            op.weight.data.nbytes // op.weight.shape[0] for op in program.ops if isinstance(op, Embed)
-        )
+        """Weight bytes one decode row reads: every weight once, but of tables only what it uses."""
+        return sum(op.row_weight_bytes() for op in self._buckets["step"][0].program.ops)

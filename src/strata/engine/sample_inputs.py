@@ -40,8 +40,6 @@ class SampleInputs:
     def start(self, started: StartedSequence) -> None:
         """Sets a sequence up: its record, biases, and counts when a penalty needs them."""
         sequence, sampling = started.sequence, started.sampling
-        if len(sampling.logit_bias) > MAX_BIASES:
-            raise UsageError(f"{len(sampling.logit_bias)} logit biases; at most {MAX_BIASES} fit")
         ids, values = pack_bias(sampling.logit_bias, self._vocab)
         begin = sequence * MAX_BIASES
         self._bias_ids[begin : begin + len(ids)] = ids
@@ -50,18 +48,8 @@ class SampleInputs:
         if counted:
             self._counts[sequence] = 0
             count_prompt(self._counts[sequence], started.prompt_token_ids)
-        self._records[sequence] = sample_params(
-            seed=sampling.seed,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            repetition_penalty=sampling.repetition_penalty,
-            presence_penalty=sampling.presence_penalty,
-            frequency_penalty=sampling.frequency_penalty,
-            count_slot=sequence if counted else -1,
-            bias_begin=begin,
-            bias_count=len(ids),
+        self._records[sequence] = _record(
+            sampling, count_slot=sequence if counted else -1, bias_begin=begin, bias_count=len(ids)
         )
 
     def write(self, rows: Sequence[ScheduledRows]) -> None:
@@ -83,4 +71,26 @@ def has_penalty(sampling: SamplingParams) -> bool:
         1.0,
         0.0,
         0.0,
+    )
+
+
+def check_sampling(sampling: SamplingParams, vocab: int) -> None:
+    """UsageError for what sampling could not do; called before a request is queued, so that no step can fail on it."""
+    if len(sampling.logit_bias) > MAX_BIASES:
+        raise UsageError(f"{len(sampling.logit_bias)} logit biases; at most {MAX_BIASES} fit")
+    pack_bias(sampling.logit_bias, vocab)
+    _record(sampling)
+
+
+def _record(sampling: SamplingParams, **places: int) -> NDArray[Any]:
+    return sample_params(
+        seed=sampling.seed,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        **places,
     )

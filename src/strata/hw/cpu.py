@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from strata import _native
 from strata.hw.cgroup import cpu_quota
 
 
@@ -19,6 +20,4 @@ def cpu_count(root: Path = Path("/")) -> int:
 
 def isa_level() -> str:
     """Instruction set level that the CPU kernels run at: generic, avx2 or avx512."""
-    from strata import _native  # noqa: PLC0415  # hw answers its other questions without the extension
-
-    return str(_native.isa_level()) if hasattr(_native, "isa_level") else "generic"
+    return _native.isa_level()

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from strata.errors import ContextLengthError
-from strata.ops import PAGE_CELLS, Buffer, LayerKV
+from strata.errors import ContextLengthError, UnsupportedError
+from strata.ops import KV_GROUP, PAGE_CELLS, Buffer, LayerKV
 
-KVType = Literal["f32", "f16"]
+KVType = Literal["f32", "f16", "int8"]
 
 
 @dataclass(frozen=True)
@@ -19,26 +19,45 @@ class KVPool:
     @classmethod
     def create(cls, num_layers: int, kv_heads: int, head_dim: int, num_pages: int, kv: KVType) -> Self:
         """Pools for `num_pages` pages of 64 cells."""
-        shape = (num_pages, kv_heads, PAGE_CELLS, head_dim)
+        shape = (num_pages, kv_heads, PAGE_CELLS)
+        group = min(KV_GROUP, head_dim)
+        if kv == "int8" and head_dim % group:
+            raise UnsupportedError(f"--kv int8 needs heads of whole groups of {group}; heads have {head_dim}")
 
         def pool(name: str) -> Buffer:
-            return Buffer(name, shape, kv, "state")
+            return Buffer(name, (*shape, head_dim), "i8" if kv == "int8" else kv, "state")
 
-        return cls(tuple(LayerKV(pool(f"k.{i}"), pool(f"v.{i}")) for i in range(num_layers)), num_pages)
+        def scales(name: str) -> Buffer | None:
+            return Buffer(name, (*shape, head_dim // group), "f16", "state") if kv == "int8" else None
+
+        layers = (
+            LayerKV(pool(f"k.{i}"), pool(f"v.{i}"), scales(f"k_scales.{i}"), scales(f"v_scales.{i}"))
+            for i in range(num_layers)
+        )
+        return cls(tuple(layers), num_pages)
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        """All pools, scales included."""
+        each = ((x.k, x.v, x.k_scales, x.v_scales) for x in self.layers)
+        return tuple(buffer for layer in each for buffer in layer if buffer is not None)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all pools."""
-        return sum(layer.k.nbytes + layer.v.nbytes for layer in self.layers)
+        return sum(buffer.nbytes for buffer in self.buffers())
 
 
 class PageTable:
-    """Hands out pages to sequences; a sequence's pages in order are its row of the step's page table."""
+    """Hands out pages to sequences; a sequence's pages in order are its row of the step's page table.
+
+    Forks share whole pages, which nobody writes any more; a page is free when no sequence holds it.
+    """
 
     def __init__(self, num_pages: int):
         self.num_pages = num_pages
         self._free = list(range(num_pages - 1, -1, -1))
         self._pages: dict[int, list[int]] = {}
+        self._ref_counts = [0] * num_pages
 
     @property
     def num_free(self) -> int:
@@ -58,9 +77,26 @@ class PageTable:
                 f"{cells} tokens need {missing} more KV pages of {PAGE_CELLS}, {len(self._free)} of "
                 f"{self.num_pages} are free; raise --max-context"
             )
-        pages.extend(self._free.pop() for _ in range(max(missing, 0)))
+        for _ in range(max(missing, 0)):
+            pages.append(self._free.pop())
+            self._ref_counts[pages[-1]] += 1
         return pages
 
+    def fork(self, parent: int, child: int, cells: int) -> tuple[int, int] | None:
+        """Gives a sequence without pages the parent's first `cells` cells; returns the (page, copy) to fill where they
+        end inside a page."""
+        assert not self.pages(child), f"sequence {child} already holds pages"
+        shared = self.pages(parent)[: cells // PAGE_CELLS]
+        for page in shared:
+            self._ref_counts[page] += 1
+        self._pages[child] = list(shared)
+        if cells % PAGE_CELLS == 0:
+            return None
+        return self.pages(parent)[len(shared)], self.grow(child, cells)[-1]
+
     def free(self, sequence: int) -> None:
-        """Returns the sequence's pages."""
-        self._free.extend(reversed(self._pages.pop(sequence, [])))
+        """Gives up the sequence's pages."""
+        for page in reversed(self._pages.pop(sequence, [])):
+            self._ref_counts[page] -= 1
+            if not self._ref_counts[page]:
+                self._free.append(page)

@@ -2,17 +2,15 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from strata.errors import ModelFileError, UnsupportedError
+from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
-from strata.memory import KVPool
+from strata.memory import StatePool, StateShape
+from strata.models.decoder import DecoderConfig, read_decoder_config
 from strata.models.weights import WeightReader
 from strata.ops import (
     Buffer,
     Builder,
     LayerKV,
-    RopeScaling,
     RopeStyle,
     Weight,
     add,
@@ -29,24 +27,6 @@ from strata.ops import (
 )
 
 ARCHITECTURES = ("llama",)
-
-
-@dataclass(frozen=True)
-class LlamaConfig:
-    """Numbers of the model; counts come from tensors where tensors have them."""
-
-    num_layers: int
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rotary_dim: int
-    vocab_size: int
-    max_position: int
-    rms_eps: float
-    rope_theta: float
-    rope_scaling: RopeScaling
 
 
 @dataclass(frozen=True)
@@ -72,27 +52,27 @@ class LlamaLayer:
 class Llama:
     """The model: weights as they lie in the file."""
 
-    config: LlamaConfig
+    config: DecoderConfig
     token_embd: Weight
     layers: tuple[LlamaLayer, ...]
     output_norm: Weight
     output: Weight  # the embedding again where the file ties them
 
-    def kv_shape(self) -> tuple[int, int, int]:
-        """(layers with KV, key heads, head_dim)."""
-        return self.config.num_layers, self.config.num_kv_heads, self.config.head_dim
+    def state_shape(self) -> StateShape:
+        """What a sequence carries."""
+        return StateShape(self.config.num_layers, self.config.num_kv_heads, self.config.head_dim)
 
     def rope_table(self, max_positions: int) -> Buffer:
         """The rotary table for a context of `max_positions`."""
         c = self.config
         return rope_table(max_positions, c.rotary_dim, c.rope_theta, c.rope_scaling)
 
-    def forward(self, b: Builder, kv: KVPool, table: Buffer, logits: Buffer) -> None:
+    def forward(self, b: Builder, state: StatePool, table: Buffer, logits: Buffer) -> None:
         """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in."""
         x = embed(b, self.token_embd)
         for i, layer in enumerate(self.layers):
             b.mark(f"layer.{i}")
-            x = add(b, x, self._attention(b, x, layer, kv.layers[i], table))
+            x = add(b, x, self._attention(b, x, layer, state.kv.layers[i], table))
             x = add(b, x, self._mlp(b, x, layer))
         b.mark("head", repeatable=True)
         x = rms_norm(b, gather_logit_rows(b, x), self.output_norm, self.config.rms_eps)
@@ -118,7 +98,7 @@ class Llama:
 def load(file: ModelFile) -> Llama:
     """Names to weights, every shape checked."""
     _refuse_experts(file)
-    c = _config(file)
+    c = read_decoder_config(file, "llama")
     w = WeightReader(file)
     token_embd = w.get("token_embd.weight", c.vocab_size, c.hidden_size)
     return Llama(
@@ -130,9 +110,9 @@ def load(file: ModelFile) -> Llama:
     )
 
 
-def _layer(w: WeightReader, c: LlamaConfig, i: int) -> LlamaLayer:
+def _layer(w: WeightReader, c: DecoderConfig, i: int) -> LlamaLayer:
     name, h, kv = f"blk.{i}.", c.hidden_size, c.num_kv_heads * c.head_dim
-    heads = c.num_heads * c.head_dim
+    heads, gate = c.num_heads * c.head_dim, w.get(name + "ffn_gate.weight", -1, h)
     return LlamaLayer(
         attn_norm=w.vector(name + "attn_norm.weight", h),
         q_proj=w.get(name + "attn_q.weight", heads, h),
@@ -144,65 +124,9 @@ def _layer(w: WeightReader, c: LlamaConfig, i: int) -> LlamaLayer:
         v_bias=w.floats(name + "attn_v.bias", kv),
         o_bias=w.floats(name + "attn_output.bias", h),
         ffn_norm=w.vector(name + "ffn_norm.weight", h),
-        gate_proj=w.get(name + "ffn_gate.weight", c.intermediate_size, h),
-        up_proj=w.get(name + "ffn_up.weight", c.intermediate_size, h),
-        down_proj=w.get(name + "ffn_down.weight", h, c.intermediate_size),
-    )
-
-
-def _config(file: ModelFile) -> LlamaConfig:
-    def whole(key: str, *default: int) -> int:
-        return file.get(f"llama.{key}", int, *default)
-
-    def real(key: str, *default: float) -> float:
-        return file.get(f"llama.{key}", float, *default)
-
-    hidden, heads = whole("embedding_length"), whole("attention.head_count")
-    if heads < 1 or hidden < 1:
-        raise ModelFileError(
-            f"{file.path}: {heads} heads and a hidden size of {hidden}; both must be positive"
-        )
-    kv_heads, head_dim = (
-        whole("attention.head_count_kv", heads),
-        whole("attention.key_length", hidden // heads),
-    )
-    if kv_heads < 1 or heads % kv_heads:
-        raise ModelFileError(
-            f"{file.path}: {heads} query heads over {kv_heads} key heads is not a whole ratio"
-        )
-    rotary_dim = whole("rope.dimension_count", head_dim)
-    context = whole("context_length")
-    return LlamaConfig(
-        num_layers=whole("block_count"),
-        hidden_size=hidden,
-        intermediate_size=whole("feed_forward_length"),
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
-        rotary_dim=rotary_dim,
-        vocab_size=WeightReader(file).get("token_embd.weight", -1, hidden).shape[0],
-        max_position=context,
-        rms_eps=real("attention.layer_norm_rms_epsilon"),
-        rope_theta=real("rope.freq_base", 10_000.0),
-        rope_scaling=_rope_scaling(file, rotary_dim, context),
-    )
-
-
-def _rope_scaling(file: ModelFile, rotary_dim: int, context: int) -> RopeScaling:
-    """linear, yarn, or llama3 (whose divisors a file carries as `rope_freqs.weight`)."""
-    prefix = "llama.rope.scaling."
-    kind = file.get(prefix + "type", str, "none")
-    if kind not in ("none", "linear", "yarn"):
-        raise UnsupportedError(
-            f"{file.path}: rope scaling {kind!r}; supported: none, linear, yarn, llama3 factors"
-        )
-    factors = WeightReader(file).maybe("rope_freqs.weight", rotary_dim // 2)
-    return RopeScaling(
-        kind=kind,
-        factor=file.get(prefix + "factor", float, 1.0),
-        original_context=file.get(prefix + "original_context_length", int, context),
-        attention_factor=file.get(prefix + "attn_factor", float, 1.0),
-        factors=None if factors is None else np.asarray(factors.decode(), np.float32),
+        gate_proj=gate,
+        up_proj=w.get(name + "ffn_up.weight", gate.shape[0], h),
+        down_proj=w.get(name + "ffn_down.weight", h, gate.shape[0]),
     )
 
 

@@ -1,14 +1,14 @@
 """Which architecture file reads which `general.architecture`."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
-from strata.errors import UnsupportedError
+from strata.errors import ModelFileError, UnsupportedError
 from strata.gguf import ModelFile
-from strata.memory import KVPool
-from strata.models import llama
+from strata.memory import StatePool, StateShape
+from strata.models import llama, qwen3, qwen3next, qwen4exp, qwen35, qwen35moe
 from strata.ops import Buffer, Builder
 
-_MODULES = (llama,)
+_MODULES = (llama, qwen3, qwen3next, qwen35, qwen35moe, qwen4exp)
 
 
 class ModelConfig(Protocol):
@@ -30,14 +30,33 @@ class Model(Protocol):
     def config(self) -> ModelConfig:
         """The model's numbers."""
 
-    def kv_shape(self) -> tuple[int, int, int]:
-        """(layers with KV, key heads, head_dim)."""
+    def state_shape(self) -> StateShape:
+        """What a sequence carries from step to step."""
 
     def rope_table(self, max_positions: int) -> Buffer:
         """The rotary table for a context of that many positions."""
 
-    def forward(self, b: Builder, kv: KVPool, table: Buffer, logits: Buffer) -> None:
+    def forward(self, b: Builder, state: StatePool, table: Buffer, logits: Buffer) -> None:
         """Emits the forward pass; the part after mark `head` makes the logits and may run again for other rows."""
+
+
+class DraftModel(Model, Protocol):
+    """A model with a draft layer attached."""
+
+    @property
+    def draft_width(self) -> int:
+        """Values of a row that the draft layer reads and gives."""
+
+    def forward(
+        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer | None = None
+    ) -> None:
+        """As `Model.forward`; `hidden` [rows, draft_width] receives what the draft layer reads of every row."""
+
+    def draft_forward(
+        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer, hidden_out: Buffer
+    ) -> None:
+        """Emits a step of the draft layer. Row i of a position reads `hidden` [rows, draft_width] of that position and
+        the next token; `hidden_out` is what the draft after it reads."""
 
 
 def supported_architectures() -> tuple[str, ...]:
@@ -46,12 +65,34 @@ def supported_architectures() -> tuple[str, ...]:
 
 
 def load(file: ModelFile) -> Model:
-    """The model in a file."""
+    """The model in a file, without its draft layer."""
+    model: Model = _module(file).load(file)
+    return model
+
+
+def load_with_draft(file: ModelFile, draft: ModelFile) -> DraftModel:
+    """The model of `file` with the draft layer of `draft`: the same file, or one that holds only that layer."""
+    trunk, name = (f.get("general.architecture", str) for f in (file, draft))
+    if trunk != name:
+        raise ModelFileError(f"{draft.path}: a draft layer for {name}, the model is {trunk}")
+    blocks = _architecture_number(draft, "block_count") - _architecture_number(draft, "nextn_predict_layers")
+    marker = f"blk.{blocks}.nextn.eh_proj.weight"
+    attach = getattr(_module(draft), "attach_draft", None)
+    if attach is None or marker not in draft.tensors:
+        raise ModelFileError(f"{draft.path}: no draft layer: tensor {marker} is missing")
+    drafted: DraftModel = attach(load(file), draft)
+    return drafted
+
+
+def _architecture_number(file: ModelFile, key: str) -> int:
+    return file.get(f"{file.get('general.architecture', str)}.{key}", int, 0)
+
+
+def _module(file: ModelFile) -> Any:
     name = file.get("general.architecture", str)
     for module in _MODULES:
         if name in module.ARCHITECTURES:
-            model: Model = module.load(file)
-            return model
+            return module
     raise UnsupportedError(
         f"{file.path}: architecture {name!r} is not supported; supported: {', '.join(supported_architectures())}"
     )

@@ -14,6 +14,7 @@ from strata.ops.kv_store import LayerKV, gather_cells
 from strata.ops.op import Arrays, Op
 from strata.ops.shapes import expect
 
+MAX_HEAD_DIM = 512  # kMaxHeadDim of native/cpu/kernels/attention.cpp
 _ROWS = 8  # rows computed at a time, to bound the reference's memory
 
 Array = NDArray[np.float32]
@@ -30,6 +31,8 @@ class Attention(Op):
     q: Buffer  # [rows, heads * head_dim]
     k_pool: Buffer
     v_pool: Buffer
+    k_scales: Buffer | None  # of int8 pools
+    v_scales: Buffer | None
     out: Buffer  # [rows, heads * head_dim]
     heads: int
     scale: float
@@ -47,8 +50,8 @@ class Attention(Op):
         for rows, q, k, v, visible in self._groups(at):
             starts = range(0, k.shape[1], ATTENTION_SPLIT)
             cells = [slice(i, i + ATTENTION_SPLIT) for i in starts]
-            splits = [_split(q, k[:, c], v[:, c], visible[:, c], np.float32(self.scale)) for c in cells]
-            at.live(self.out)[rows] = _combine(splits).reshape(len(rows), -1)
+            splits = [split(q, k[:, c], v[:, c], visible[:, c], np.float32(self.scale)) for c in cells]
+            at.live(self.out)[rows] = combine(splits).reshape(len(rows), -1)
 
     def _groups(
         self, at: Arrays
@@ -64,7 +67,8 @@ class Attention(Op):
                 rows = members[i : i + _ROWS]
                 cells = int(positions[rows].max()) + 1
                 pages = at[self.page_table][sequence]
-                k, v = (gather_cells(at[pool], pages, cells) for pool in (self.k_pool, self.v_pool))
+                pools = ((self.k_pool, self.k_scales), (self.v_pool, self.v_scales))
+                k, v = (gather_cells(at, pool, scales, pages, cells) for pool, scales in pools)
                 cell, position = np.arange(cells), positions[rows][:, None]
                 visible = cell <= position
                 if self.window:
@@ -72,7 +76,7 @@ class Attention(Op):
                 yield rows, q[rows], k, v, visible
 
 
-class _Split(NamedTuple):
+class Split(NamedTuple):
     """One split of rows x heads: max of the visible scores (-inf where none), sum of p, weighted values."""
 
     m: Array
@@ -80,8 +84,11 @@ class _Split(NamedTuple):
     out: Array  # one more axis: head_dim
 
 
-def _split(q: Array, k: Array, v: Array, visible: NDArray[np.bool_], scale: np.float32) -> _Split:
-    """Cells that are not visible leave every lane as it is."""
+def split(q: Array, k: Array, v: Array, visible: NDArray[np.bool_], scale: np.float32) -> Split:
+    """q [rows, kv_heads, group, dim], k and v [kv_heads, cells, dim], visible [rows, cells].
+
+    Cells that are not visible leave every lane as it is.
+    """
     scores = lane_dot(q[:, :, :, None, :], k[:, None, :, :]) * scale
     seen = visible[:, None, None]
     m = np.where(seen, scores, np.float32(-np.inf)).max(axis=-1)
@@ -92,10 +99,10 @@ def _split(q: Array, k: Array, v: Array, visible: NDArray[np.bool_], scale: np.f
         weight, value = p[..., i : i + LANES], v[:, None, i : i + LANES]
         count = weight.shape[-1]
         lanes[..., :count, :] = fma(weight[..., None], value, lanes[..., :count, :])
-    return _Split(m, lane_sum(p), tree_sum(np.moveaxis(lanes, -2, -1)))
+    return Split(m, lane_sum(p), tree_sum(np.moveaxis(lanes, -2, -1)))
 
 
-def _combine(splits: Sequence[_Split]) -> Array:
+def combine(splits: Sequence[Split]) -> Array:
     """Splits in ascending order under the maximum of all: out[d] = sum of o_s[d] a_s over sum of l_s a_s."""
     largest = np.max([s.m for s in splits], axis=0)
     total, out = np.zeros_like(largest), np.zeros_like(splits[0].out)
@@ -110,8 +117,12 @@ def _combine(splits: Sequence[_Split]) -> Array:
 def attention(b: Builder, q: Buffer, kv: LayerKV, heads: int, scale: float, window: int = 0) -> Buffer:
     """Attention output [rows, heads * head_dim] of q [rows, heads * head_dim] over a layer's cells."""
     expect(heads % kv.kv_heads == 0, f"{heads} query heads over {kv.kv_heads} key heads is not a whole ratio")
+    expect(
+        kv.head_dim <= MAX_HEAD_DIM, f"heads have {kv.head_dim} values; at most {MAX_HEAD_DIM} can be served"
+    )
     expect(q.shape[-1] == heads * kv.head_dim, f"{q} is not {heads} heads of {kv.head_dim}")
     s = b.steps
     out = b.rows(q.shape[-1], "attention", like=q)
-    b.emit(Attention(s.positions, s.sequences, s.page_table, q, kv.k, kv.v, out, heads, scale, window))
+    pools = (kv.k, kv.v, kv.k_scales, kv.v_scales)
+    b.emit(Attention(s.positions, s.sequences, s.page_table, q, *pools, out, heads, scale, window))
     return out

@@ -8,10 +8,17 @@ from numpy.typing import NDArray
 
 from strata.quants import Format
 
-DType = Literal["f32", "f16", "i32", "u8", "q8"]
+DType = Literal["f32", "f16", "i32", "u64", "u8", "i8", "q8"]
 Role = Literal["input", "state", "constant", "scratch", "output"]
 
-_ITEM_BYTES = {"f32": 4, "f16": 2, "i32": 4, "u8": 1}
+NUMPY_DTYPES: dict[str, type[np.generic]] = {
+    "f32": np.float32,
+    "f16": np.float16,
+    "i32": np.int32,
+    "u64": np.uint64,
+    "u8": np.uint8,
+    "i8": np.int8,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +43,7 @@ class Buffer:
         count = int(np.prod(self.shape, dtype=np.int64))
         if self.dtype == "q8":
             return sum(plane_bytes(self.shape))
-        return count * _ITEM_BYTES[self.dtype]
+        return count * np.dtype(NUMPY_DTYPES[self.dtype]).itemsize
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype}{list(self.shape)}"
@@ -61,6 +68,15 @@ class Weight:
     def is_float(self) -> bool:
         """Whether products keep float32 activations."""
         return self.format.name in ("F32", "F16", "BF16")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return self.data.nbytes
+
+    def part(self, i: int) -> "Weight":
+        """Matrix i of a stack [parts, n, k], whose data is [parts, bytes]."""
+        return Weight(f"{self.name}[{i}]", self.format, self.shape[1:], self.data[i])
 
     def decode(self) -> NDArray[np.float32]:
         """All values, float32 [shape]."""

@@ -19,6 +19,10 @@ class Embed(Op):
     weight: Weight  # [vocab_size, hidden_size]
     out: Buffer  # [rows, hidden_size]
 
+    def row_weight_bytes(self) -> int:
+        """One row of the table."""
+        return self.weight.nbytes // self.weight.shape[0]
+
     def run_float(self, at: Arrays) -> None:
         rows = self.weight.data.reshape(self.weight.shape[0], -1)
         n = at.count(self.out)

@@ -11,13 +11,20 @@ from strata.ops.op import Arrays, Op
 from strata.ops.shapes import expect_width, same_shape
 from strata.ops.step import PAGE_CELLS
 
+KV_GROUP = 64  # values of an int8 cell that share a scale
+
 
 @dataclass(frozen=True, eq=False)
 class LayerKV:
-    """One layer's pools, f32 or f16 [num_pages, kv_heads, PAGE_CELLS, head_dim]."""
+    """One layer's pools, f32, f16 or i8 [num_pages, kv_heads, PAGE_CELLS, head_dim].
+
+    int8 pools have scales, f16 [num_pages, kv_heads, PAGE_CELLS, head_dim / KV_GROUP]; narrower heads have one each.
+    """
 
     k: Buffer
     v: Buffer
+    k_scales: Buffer | None = None
+    v_scales: Buffer | None = None
 
     @property
     def kv_heads(self) -> int:
@@ -35,7 +42,7 @@ class KvStore(Op):
     """Row r goes to cell positions[r] of sequence sequences[r]."""
 
     kind: ClassVar[str] = "kv_store"
-    writes: ClassVar[tuple[str, ...]] = ("k_pool", "v_pool")
+    writes: ClassVar[tuple[str, ...]] = ("k_pool", "v_pool", "k_scales", "v_scales")
     positions: Buffer
     sequences: Buffer
     page_table: Buffer
@@ -43,14 +50,19 @@ class KvStore(Op):
     v: Buffer
     k_pool: Buffer
     v_pool: Buffer
+    k_scales: Buffer | None
+    v_scales: Buffer | None
 
     def run_float(self, at: Arrays) -> None:
         n = at.count(self.k)
         positions, sequences = at[self.positions][:n], at[self.sequences][:n]
-        pages = at[self.page_table][sequences, positions // PAGE_CELLS]
-        for rows, pool in ((at.live(self.k), at[self.k_pool]), (at.live(self.v), at[self.v_pool])):
-            heads, dim = pool.shape[1], pool.shape[3]
-            pool[pages, :, positions % PAGE_CELLS] = rows.reshape(n, heads, dim).astype(pool.dtype)
+        cells = (at[self.page_table][sequences, positions // PAGE_CELLS], slice(None), positions % PAGE_CELLS)
+        for x, pool, scales in ((self.k, self.k_pool, self.k_scales), (self.v, self.v_pool, self.v_scales)):
+            rows = at.live(x).reshape(n, pool.shape[1], pool.shape[3])
+            if scales is None:
+                at[pool][cells] = rows.astype(at[pool].dtype)
+            else:
+                at[pool][cells], at[scales][cells] = quantize_cells(rows, scales.shape[3])
 
 
 def kv_store(b: Builder, k: Buffer, v: Buffer, kv: LayerKV) -> None:
@@ -58,12 +70,32 @@ def kv_store(b: Builder, k: Buffer, v: Buffer, kv: LayerKV) -> None:
     same_shape(k, v)
     expect_width(k, kv.kv_heads * kv.head_dim)
     s = b.steps
-    b.emit(KvStore(s.positions, s.sequences, s.page_table, k, v, kv.k, kv.v))
+    pools = (kv.k, kv.v, kv.k_scales, kv.v_scales)
+    b.emit(KvStore(s.positions, s.sequences, s.page_table, k, v, *pools))
 
 
-def gather_cells(pool: Any, pages: Any, cells: int) -> Any:
+def quantize_cells(rows: Any, groups: int) -> tuple[Any, Any]:
+    """int8 codes and f16 scales of heads [..., dim] in `groups` groups: scale = half(amax / 127), code =
+    rint(x * (1 / scale)), held to 127."""
+    parts = rows.reshape(*rows.shape[:-1], groups, -1)
+    scales = (np.abs(parts).max(axis=-1) / np.float32(127)).astype(np.float16)
+    d = scales.astype(np.float32)
+    inverse = np.divide(np.float32(1), d, out=np.zeros_like(d), where=d != 0)
+    codes = np.clip(np.rint(parts * inverse[..., None]), -127, 127).astype(np.int8)
+    return codes.reshape(rows.shape), scales
+
+
+def gather_cells(at: Arrays, pool: Buffer, scales: Buffer | None, pages: Any, cells: int) -> Any:
     """The first `cells` cells of a sequence as float32 [kv_heads, cells, head_dim]."""
+    rows = _by_cell(at[pool], pages, cells)
+    if scales is None:
+        return rows.astype(np.float32)
+    d = _by_cell(at[scales], pages, cells).astype(np.float32)
+    parts = rows.reshape(*d.shape, -1).astype(np.float32) * d[..., None]
+    return parts.reshape(rows.shape)
+
+
+def _by_cell(pool: Any, pages: Any, cells: int) -> Any:
     heads, dim = pool.shape[1], pool.shape[3]
     count = -(-cells // PAGE_CELLS)
-    rows = np.moveaxis(pool[pages[:count]], 1, 0).reshape(heads, count * PAGE_CELLS, dim)
-    return rows[:, :cells].astype(np.float32)
+    return np.moveaxis(pool[pages[:count]], 1, 0).reshape(heads, count * PAGE_CELLS, dim)[:, :cells]

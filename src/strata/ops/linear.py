@@ -32,14 +32,7 @@ class LinearQ(Op):
         at.live(self.out)[:] = at.live(self.x) @ at.decoded(self.weight).T
 
     def run_contract(self, at: Arrays) -> None:
-        x, out = at.live(self.x), at.live(self.out)
-        n, k = self.weight.shape
-        raw = self.weight.data.reshape(n, -1)
-        for i in range(0, n, _COLUMNS):
-            part = np.ascontiguousarray(raw[i : i + _COLUMNS])
-            out[:, i : i + _COLUMNS] = contract_product(
-                x, self.weight.format.integer_form(part, len(part), k)
-            )
+        at.live(self.out)[:] = contract_rows(at.live(self.x), self.weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +48,7 @@ class LinearF(Op):
         at.live(self.out)[:] = at.live(self.x) @ at.decoded(self.weight).T
 
     def run_contract(self, at: Arrays) -> None:
-        weight = at.decoded(self.weight)
-        out = at.live(self.out)
-        for r, row in enumerate(at.live(self.x)):
-            out[r] = lane_dot(weight, row)
+        at.live(self.out)[:] = float_rows(at.live(self.x), at.decoded(self.weight))
 
 
 def linear(b: Builder, x: Buffer, weight: Weight, out: Buffer | None = None) -> Buffer:
@@ -71,6 +61,22 @@ def linear(b: Builder, x: Buffer, weight: Weight, out: Buffer | None = None) -> 
     expect_width(out, n)
     b.emit(LinearF(x, weight, out) if weight.is_float else LinearQ(quantized(b, x), weight, out))
     return out
+
+
+def contract_rows(x: Q8, weight: Weight) -> NDArray[np.float32]:
+    """[rows, n] from q8 rows and a quantised weight [n, k], in the contract's order."""
+    n, k = weight.shape
+    raw = weight.data.reshape(n, -1)
+    out = np.empty((len(x.codes), n), np.float32)
+    for i in range(0, n, _COLUMNS):
+        part = np.ascontiguousarray(raw[i : i + _COLUMNS])
+        out[:, i : i + _COLUMNS] = contract_product(x, weight.format.integer_form(part, len(part), k))
+    return out
+
+
+def float_rows(x: NDArray[np.float32], matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[rows, n] from float rows [rows, k] and a matrix [n, k]: 32 lanes over k, then the tree."""
+    return np.stack([lane_dot(matrix, row) for row in x])
 
 
 def contract_product(x: Q8, w: IntegerBlocks) -> NDArray[np.float32]:

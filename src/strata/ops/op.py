@@ -76,6 +76,10 @@ class Op:
         values = (getattr(self, f.name) for f in fields(self))
         return tuple(v for v in values if isinstance(v, Weight))
 
+    def row_weight_bytes(self) -> int:
+        """Weight bytes that a step of one row reads."""
+        return sum(w.nbytes for w in self.weights)
+
     def run_float(self, at: Arrays) -> None:
         """Plain float32 NumPy."""
         raise NotImplementedError

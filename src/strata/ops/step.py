@@ -6,6 +6,8 @@ from typing import Literal, Self
 from strata.ops.buffers import Buffer
 
 PAGE_CELLS = 64  # cells (token positions) in a KV page
+RING_ROWS = 64  # rows by position that recurrent ops keep: twice the rows a step may hold of a sequence
+MAX_TAPS = 4  # positions inside a prompt chunk at which the state of a sequence is written out
 CHUNK_BLOCK = 64  # the chunk form takes whole blocks of so many tokens, at multiples of it
 
 Form = Literal["step", "chunk"]
@@ -18,9 +20,14 @@ class StepBuffers:
     num_rows: Buffer  # i32 [1]
     tokens: Buffer  # i32 [max_rows]
     positions: Buffer  # i32 [max_rows], absolute cell index
+    rope_positions: (
+        Buffer  # i32 [max_rows, 3], rotary position on each axis; of text, the position three times
+    )
     sequences: Buffer  # i32 [max_rows], row of the page table; rows of a sequence are consecutive
     page_table: Buffer  # i32 [max_num_seqs, pages_per_seq]
     commits: Buffer  # i32 [max_num_seqs], rows of the sequence's last step-form step that became state
+    tap_positions: Buffer  # i32 [MAX_TAPS], multiples of 64 inside the chunk or its end; 0: none
+    tap_slots: Buffer  # i32 [MAX_TAPS], state slots that the taps write
     num_logit_rows: Buffer  # i32 [1]
     logit_rows: Buffer  # i32 [max_logit_rows], rows whose logits are wanted
 
@@ -36,9 +43,12 @@ class StepBuffers:
             num_rows=num_rows,
             tokens=ints("tokens", max_rows, live=num_rows),
             positions=ints("positions", max_rows, live=num_rows),
+            rope_positions=ints("rope_positions", max_rows, 3, live=num_rows),
             sequences=ints("sequences", max_rows, live=num_rows),
             page_table=ints("page_table", max_num_seqs, -(-max_model_len // PAGE_CELLS)),
             commits=ints("commits", max_num_seqs),
+            tap_positions=ints("tap_positions", MAX_TAPS),
+            tap_slots=ints("tap_slots", MAX_TAPS),
             num_logit_rows=num_logit_rows,
             logit_rows=ints("logit_rows", max_logit_rows, live=num_logit_rows),
         )

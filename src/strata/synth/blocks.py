@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.errors import UnsupportedError
+from strata.errors import UnsupportedError, UsageError
 from strata.gguf import TensorType
 from strata.quants import FORMATS
 
@@ -128,7 +128,9 @@ def unit_deviation(kind: str) -> float:
 
 
 def fitting_type(name: str, k: int) -> TensorType:
-    """The type, or where rows of k values are not whole blocks, Q8_0 or F16."""
+    """The type, or where rows of k values are not whole blocks, Q8_0 or F16; UsageError for an unknown name."""
+    if name not in FORMATS:
+        raise UsageError(f"type {name!r}; it must be one of {', '.join(FORMATS)}")
     for kind in (TensorType[name], TensorType.Q8_0, TensorType.F16):
         if k % kind.block_values == 0:
             return kind

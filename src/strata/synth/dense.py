@@ -9,12 +9,12 @@ import numpy as np
 from strata.gguf import Typed, ValueType
 from strata.synth.blocks import Piece, Pool, fitting_type, random_pieces
 from strata.synth.files import Entry, ParallelWriter
-from strata.synth.geometry import Geometry, tiny
+from strata.synth.geometry import Geometry, tiny_geometry
 from strata.synth.layout import Fill, Tensor, tensors
 
 POOL_SEED, STD, FILE_TYPE = 3, 0.02, 1
 DENSE = replace(
-    tiny("llama"),
+    tiny_geometry("llama"),
     num_layers=32,
     hidden_size=2560,
     vocab_size=32000,

@@ -52,13 +52,17 @@ class ParallelWriter:
             self.places[entry.name] = at
             at += -(-entry.nbytes // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
         self.nbytes = at
+        self._pool = ThreadPoolExecutor(self.threads)
         try:
             self._fd, self._part = tempfile.mkstemp(".part", self.path.name + ".", self.path.parent)
-            os.ftruncate(self._fd, at)
         except OSError as error:
+            raise UsageError(f"{self.path}: cannot be written: {error.strerror}") from None
+        try:
+            os.ftruncate(self._fd, at)
+            _write_at(self._fd, memoryview(header), 0)
+        except OSError as error:
+            self.abandon()
             raise UsageError(f"{self.path}: cannot be written ({at} bytes): {error.strerror}") from None
-        self._pool = ThreadPoolExecutor(self.threads)
-        _write_at(self._fd, memoryview(header), 0)
 
     def submit(self, entry: Entry) -> None:
         """Start the jobs of a tensor."""

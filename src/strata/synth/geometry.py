@@ -1,12 +1,13 @@
 """Sizes of a model to make up: one record for all families, with tiny presets and the full-size one."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import count, islice
 from math import isqrt
 
 from strata.errors import UsageError
 
-ARCHITECTURES = ("llama", "qwen3moe", "qwen35", "qwen35moe", "qwen3next", "qwen4exp")
+ARCHITECTURES = ("llama", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen3next", "qwen4exp")
+PLAIN = ("llama", "qwen3", "qwen3moe")
 HYBRID = ("qwen35", "qwen35moe", "qwen3next", "qwen4exp")
 ROUTED = ("qwen3moe", "qwen35moe", "qwen3next", "qwen4exp")
 # Hash multipliers of the published model (MODEL_SPEC, section 1); they serve any smaller vocabulary too.
@@ -89,6 +90,9 @@ class Geometry:
         """Itself; UsageError where sizes do not fit each other."""
         if self.arch not in ARCHITECTURES:
             raise UsageError(f"architecture {self.arch!r}; it must be one of {', '.join(ARCHITECTURES)}")
+        for name in SIZES:
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.num_heads % self.num_kv_heads or self.value_heads % self.key_heads:
             raise UsageError(
                 f"{self.num_heads} heads over {self.num_kv_heads}, {self.value_heads} value heads over "
@@ -104,10 +108,14 @@ class Geometry:
         return self
 
 
-def tiny(arch: str) -> Geometry:
+# Whole numbers that count or measure something; the others are token ids.
+SIZES = tuple(f.name for f in fields(Geometry) if f.type is int and f.name not in ("eos", "bos", "ngram_eos"))
+
+
+def tiny_geometry(arch: str) -> Geometry:
     """Small enough for a reference to run at once, with every part of the architecture."""
     made = Geometry(arch)
-    if arch in ("llama", "qwen3moe"):
+    if arch in PLAIN:
         made = replace(made, rotary_dim=made.head_dim, rope_theta=5e5)
     return made
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from strata.synth.geometry import ROUTED, Geometry
+from strata.synth.geometry import PLAIN, ROUTED, Geometry
 
 
 class Fill(Enum):
@@ -89,7 +89,7 @@ def _block(g: Geometry, i: int, b: str) -> Iterator[Tensor]:
             yield Tensor(f"{b}hc_{side}_inject.weight", (wide, g.num_streams), "float", std=0.001, fan=10240)
     else:
         yield _norm(b + "attn_norm", h)
-        yield _norm(b + ("ffn_norm" if g.arch in ("llama", "qwen3moe") else "post_attention_norm"), h)
+        yield _norm(b + ("ffn_norm" if g.arch in PLAIN else "post_attention_norm"), h)
     yield from _attention(g, b) if g.is_attention(i) else _delta(g, b)
     if g.arch == "qwen4exp" and i == g.ngram_layer:
         yield from _ngram(g, b)
@@ -98,7 +98,7 @@ def _block(g: Geometry, i: int, b: str) -> Iterator[Tensor]:
 
 def _attention(g: Geometry, b: str) -> Iterator[Tensor]:
     h, heads, kv = g.hidden_size, g.num_heads * g.head_dim, g.num_kv_heads * g.head_dim
-    gated = g.arch not in ("llama", "qwen3moe")
+    gated = g.arch not in PLAIN
     yield Tensor(b + "attn_q.weight", (h, 2 * heads if gated else heads), "dense")
     yield Tensor(b + "attn_k.weight", (h, kv), "dense")
     yield Tensor(b + "attn_v.weight", (h, kv), "dense")

@@ -106,7 +106,9 @@ def _vocabulary(g: Geometry) -> dict[str, Any]:
     special = range(g.bos, min(g.vocab_size, g.bos + 33))
     for i in special:
         tokens[i], kinds[i] = f"<|special_{i}|>", 3
-    pre = {"llama": "smollm", "qwen3moe": "qwen2", "qwen3next": "qwen2"}.get(g.arch, "qwen35")
+    pre = {"llama": "smollm", "qwen3": "qwen2", "qwen3moe": "qwen2", "qwen3next": "qwen2"}.get(
+        g.arch, "qwen35"
+    )
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": pre,

@@ -19,6 +19,7 @@ from strata.gguf import TensorType
 from strata.quants import FORMATS
 from strata.synth.blocks import Bytes, Piece, Pool, fitting_type, random_pieces
 from strata.synth.files import Entry, Job, ParallelWriter
+from strata.synth.gain import SHARP, energy, input_sizes, output_deviation
 from strata.synth.geometry import FULL, Geometry
 from strata.synth.layout import PLANES, Fill, Tensor, tensors
 from strata.synth.metadata import metadata
@@ -28,11 +29,7 @@ JOB_BYTES = 1 << 28
 HEAD_SCALE = 0.05
 # `general.file_type` of IQ3_XXS files (llama.cpp's llama_ftype).
 FILE_TYPE = 23
-# Deviation of what mixers and experts put out for output weights of deviation 1 over the root of their input,
-# with the input weights of `layout` and the types of `PLANES`; measured by the test of leaving layers out.
-OUTPUT_RMS = {"ssm_out": 0.51, "attn_output": 0.26, "ffn_down_exps": 0.054, "ffn_down_shexp": 0.069}
-ENERGY = 1.2  # of mixers and experts together, in units of the embedding's
-SHARP = 4.0  # query norm that lets attention pick few cells, so that its output does not average out
+OUTPUTS = ("ssm_out", "attn_output", "ffn_down_exps", "ffn_down_shexp")
 
 
 @dataclass(frozen=True)
@@ -155,7 +152,7 @@ class _Maker:
     pool: Pool
 
     def entry(self, i: int, t: Tensor) -> Entry:
-        kind = fitting_type((PLANES | self.options.types)[t.plane], t.ne[0])
+        kind = self.type_of(t.plane, t.ne[0])
         return Entry(t.name, t.ne, kind, self._jobs(i, t, kind))
 
     def _jobs(self, i: int, t: Tensor, kind: TensorType) -> list[Job]:
@@ -187,16 +184,24 @@ class _Maker:
 
     def deviation(self, t: Tensor) -> float:
         """Of random values: the layout's, for the input width, times the gain where it writes back."""
-        plane = t.name.split(".")[-2]
-        gain, layers = self.options.gain, self.options.geometry.num_layers
-        if plane in OUTPUT_RMS and gain is None:
-            energy = ENERGY / (2 * layers)
-            share = {"ffn_down_exps": 0.8, "ffn_down_shexp": 0.2}.get(plane, 1.0)
-            return sqrt(energy * share / t.ne[0]) / OUTPUT_RMS[plane]
+        plane, options = t.name.split(".")[-2], self.options
+        if plane in OUTPUTS and options.gain is None:
+            return self._half_energy(plane, t)
         std = t.std * sqrt(t.fan / t.ne[0])
-        if plane in OUTPUT_RMS and gain is not None and gain != 1:
-            return std * gain * (2 if plane.startswith("ffn") else 1)
+        if plane in OUTPUTS and options.gain is not None and options.gain != 1:
+            return std * options.gain * (2 if plane.startswith("ffn") else 1)
         return std
+
+    def _half_energy(self, plane: str, t: Tensor) -> float:
+        o, g = self.options, self.options.geometry
+        types = {name: self.type_of(name, g.hidden_size) for name in PLANES}
+        sizes = input_sizes(types, g.num_experts, g.num_experts_per_tok, o.router_std)
+        part = energy(g.num_layers, g.hidden_size, o.topics, o.noise) / (2 * g.num_layers)
+        return output_deviation(plane, t.ne[0], self.type_of(t.plane, t.ne[0]), part, sizes[plane])
+
+    def type_of(self, plane: str, k: int) -> TensorType:
+        """The type of a plane's rows of k values."""
+        return fitting_type((PLANES | self.options.types)[plane], k)
 
     def _router(self, t: Tensor, count: int) -> Bytes:
         rng = np.random.default_rng([self.options.seed, 99, int(t.name.split(".")[1])])

@@ -2,6 +2,7 @@
 
 from strata.text.detokenizer import Detokenizer
 from strata.text.stops import StopMatcher
+from strata.text.stream import TextStream
 from strata.text.tokenizer import Tokenizer
 
-__all__ = ["Detokenizer", "StopMatcher", "Tokenizer"]
+__all__ = ["Detokenizer", "StopMatcher", "TextStream", "Tokenizer"]

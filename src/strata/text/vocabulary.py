@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from types import MappingProxyType
 from typing import Any
 
 from strata.errors import ModelFileError
@@ -10,7 +10,7 @@ from strata.errors import ModelFileError
 PREFIX = "tokenizer.ggml."
 
 # Values of `token_type` that matter here (llama.cpp's llama_token_type).
-CONTROL, USER_DEFINED = 3, 4
+UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6
 
 # Control tokens that end a turn where a file's own keys name only one of them.
 _TURN_ENDS = frozenset(
@@ -19,15 +19,18 @@ _TURN_ENDS = frozenset(
 )
 
 
+_NAMED = ("bos", "eos", "eot", "eom", "unknown")
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """Token texts by id, and the ids with a meaning of their own."""
 
     tokens: list[str] = field(repr=False)
-    ids: dict[str, int] = field(repr=False)
-    control: frozenset[int]
-    special: dict[str, int]  # text -> id of control tokens
+    types: list[int] = field(repr=False)  # empty where the file has none
+    special: dict[str, int]  # text -> id of control and unknown tokens
     user_defined: dict[str, int]  # text -> id of tokens always recognised in text
+    unknown_id: int | None
     bos_id: int | None
     eos_id: int | None
     eos_ids: frozenset[int]
@@ -63,51 +66,34 @@ def read_texts(metadata: Mapping[str, Any], name: str) -> list[str]:
     return texts
 
 
-def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
-    """Tokens, types and special ids; ModelFileError on duplicates, wrong lengths and ids out of range."""
+def read_vocabulary(
+    metadata: Mapping[str, Any], defaults: Mapping[str, int] = MappingProxyType({})
+) -> Vocabulary:
+    """Tokens, types and special ids; ModelFileError on wrong lengths and ids out of range.
+
+    `defaults` are ids (`bos`, `eos`, `unknown`) where the file names none.
+    """
     tokens = read_texts(metadata, "tokens")
     if not tokens:
         raise ModelFileError(f"{PREFIX}tokens is empty")
-    ids = _ids_by_text(tokens)
     types = _token_types(metadata, len(tokens))
-    control = [index for index, kind in enumerate(types) if kind == CONTROL]
-    defined = [index for index, kind in enumerate(types) if kind == USER_DEFINED]
-    bos, eos, eot, eom = (_token_id(metadata, name, len(tokens)) for name in ("bos", "eos", "eot", "eom"))
-    ends = {index for index in control if tokens[index] in _TURN_ENDS} | {eos, eot, eom}
+    named = {name: _token_id(metadata, name, len(tokens), defaults.get(name)) for name in _NAMED}
+    ends = {i for name in ("eos", "eot", "eom") if (i := named[name]) is not None}
+    defined = {tokens[i]: i for i, kind in enumerate(types) if kind == USER_DEFINED and tokens[i]}
+    special = {tokens[i]: i for i, kind in enumerate(types) if kind in (CONTROL, UNKNOWN) and tokens[i]}
+    # Some files call the end of a turn user-defined. Text could then end a turn, so it is taken for what it is.
+    for text in [text for text, i in defined.items() if text in _TURN_ENDS or i in ends]:
+        special[text] = defined.pop(text)
     return Vocabulary(
         tokens=tokens,
-        ids=ids,
-        control=frozenset(control),
-        special={tokens[index]: index for index in control if tokens[index]},
-        user_defined={tokens[index]: index for index in defined if tokens[index]},
-        bos_id=bos,
-        eos_id=eos,
-        eos_ids=frozenset(index for index in ends if index is not None),
+        types=types,
+        special=special,
+        user_defined=defined,
+        unknown_id=named["unknown"],
+        bos_id=named["bos"],
+        eos_id=named["eos"],
+        eos_ids=frozenset(ends | {i for text, i in special.items() if text in _TURN_ENDS}),
     )
-
-
-def read_merges(metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Pairs of `tokenizer.ggml.merges`, best first."""
-    merges = read_texts(metadata, "merges")
-    if not set(map(str.count, merges, repeat(" "))) <= {1}:
-        index = next(index for index, merge in enumerate(merges) if merge.count(" ") != 1)
-        raise ModelFileError(
-            f"{PREFIX}merges[{index}] must be two tokens and a space: {merges[index][:40]!r}"
-        )
-    # One split of all the lines: a vocabulary has 250,000 of them.
-    halves = " ".join(merges).split(" ") if merges else []
-    return list(zip(halves[0::2], halves[1::2], strict=True))
-
-
-def _ids_by_text(tokens: list[str]) -> dict[str, int]:
-    """Ids by token text. Empty texts are padding and may repeat; any other repeat is an error."""
-    ids = dict(zip(tokens, range(len(tokens)), strict=True))
-    empty = tokens.count("")
-    if len(ids) != len(tokens) - max(empty - 1, 0):
-        first = next(index for index, token in enumerate(tokens) if token and ids[token] != index)
-        raise ModelFileError(f"{PREFIX}tokens[{first}] and [{ids[tokens[first]]}] are both {tokens[first]!r}")
-    ids.pop("", None)
-    return ids
 
 
 def _token_types(metadata: Mapping[str, Any], count: int) -> list[int]:
@@ -119,8 +105,8 @@ def _token_types(metadata: Mapping[str, Any], count: int) -> list[int]:
     return types.tolist() if hasattr(types, "tolist") else list(types)
 
 
-def _token_id(metadata: Mapping[str, Any], name: str, count: int) -> int | None:
-    value: int | None = read_key(metadata, f"{name}_token_id", int)
+def _token_id(metadata: Mapping[str, Any], name: str, count: int, default: int | None) -> int | None:
+    value: int | None = read_key(metadata, f"{name}_token_id", int, default)
     if value is not None and not 0 <= value < count:
         raise ModelFileError(f"{PREFIX}{name}_token_id {value} is outside the vocabulary of {count}")
     return value

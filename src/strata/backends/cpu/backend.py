@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from strata import _native
 from strata.backends.base import raise_fault
+from strata.backends.cpu import lower_mixers, lower_recurrent  # noqa: F401  (they register their rules)
 from strata.backends.cpu.lower import Addresses, lower
-from strata.ops.buffers import Buffer, Weight, plane_bytes
+from strata.errors import UnsupportedError
+from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.program import Program
-
-_DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "u8": np.uint8}
 
 
 class CpuBackend:
@@ -21,10 +21,15 @@ class CpuBackend:
 
     def __init__(self, threads: int, isa: str = "auto", cpus: list[int] | None = None):
         if isa != "auto":
+            if isa not in _native.isa_levels():
+                raise UnsupportedError(
+                    f"--isa is {isa}; this processor runs {', '.join(_native.isa_levels())}"
+                )
             _native.set_isa(isa)
         self._pool = _native.ThreadPool(threads, cpus or [])
         self._arrays: dict[Buffer, NDArray[Any]] = {}
         self._arena = np.zeros(0, np.uint8)
+        self._expert_tables: dict[Weight, NDArray[np.uint64]] = {}
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """The array behind an input, state, constant or output buffer."""
@@ -33,6 +38,14 @@ class CpuBackend:
                 _aligned(buffer) if buffer.data is None else np.ascontiguousarray(buffer.data)
             )
         return self._arrays[buffer]
+
+    def expert_table(self, weight: Weight) -> NDArray[np.uint64]:
+        """Where kernels look up the experts of a stack, uint64 [num_experts]; entries may change between steps."""
+        if weight not in self._expert_tables:
+            first, (step, _) = weight.data.ctypes.data, weight.data.strides
+            addresses = first + step * np.arange(weight.shape[0], dtype=np.uint64)
+            self._expert_tables[weight] = addresses.astype(np.uint64)
+        return self._expert_tables[weight]
 
     def reserve(self, arena_bytes: int) -> None:
         """Makes the arena large enough for every program that will be lowered; addresses are fixed afterwards."""
@@ -57,7 +70,10 @@ class CpuBackend:
         def weight_address(weight: Weight) -> int:
             return weight.data.ctypes.data
 
-        at = Addresses(buffer_address, planes, weight_address)
+        def expert_table(weight: Weight) -> int:
+            return self.expert_table(weight).ctypes.data
+
+        at = Addresses(buffer_address, planes, weight_address, expert_table)
         native = _native.Program(self._pool)
         for op in program.ops:
             native.add(*lower(op, at))
@@ -81,4 +97,4 @@ def _aligned(buffer: Buffer) -> NDArray[Any]:
     """Zeroed memory on a 64-byte border."""
     raw = np.zeros(buffer.nbytes + 64, np.uint8)
     start = -raw.ctypes.data % 64
-    return raw[start : start + buffer.nbytes].view(_DTYPES[buffer.dtype]).reshape(buffer.shape)
+    return raw[start : start + buffer.nbytes].view(NUMPY_DTYPES[buffer.dtype]).reshape(buffer.shape)

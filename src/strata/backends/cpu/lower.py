@@ -6,8 +6,11 @@ from typing import NamedTuple
 
 from strata.ops.attention import Attention
 from strata.ops.buffers import Buffer, Weight
+from strata.ops.combine import Combine, GatedAdd
 from strata.ops.elementwise import Add, AddBias, SiluMul
 from strata.ops.embed import Embed
+from strata.ops.expert_groups import GroupByExpert
+from strata.ops.experts import ExpertDown, ExpertGateUp
 from strata.ops.gather_rows import GatherRows
 from strata.ops.kv_store import KvStore
 from strata.ops.linear import LinearF, LinearQ
@@ -16,9 +19,10 @@ from strata.ops.publish import Publish
 from strata.ops.quantize import Quantize
 from strata.ops.rms_norm import RmsNorm
 from strata.ops.rope import Rope
+from strata.ops.router import Router
 from strata.ops.sample import Sample
 
-KV_TYPES = {"f32": 0, "f16": 1}
+KV_TYPES = {"f32": 0, "f16": 1, "i8": 2}
 
 
 class Record(NamedTuple):
@@ -31,16 +35,30 @@ class Record(NamedTuple):
 
 
 class Addresses(NamedTuple):
-    """Where things are: a buffer's address, a q8 buffer's three planes, a weight's bytes."""
+    """Where things are: a buffer's address, a q8 buffer's three planes, a weight's bytes, a stack's address table."""
 
     buffer: Callable[[Buffer], int]
     planes: Callable[[Buffer], tuple[int, int, int]]
     weight: Callable[[Weight], int]
+    experts: Callable[[Weight], int]  # of uint64 [num_experts], each the address of one expert's bytes
+
+    def optional(self, buffer: Buffer | None) -> int:
+        """Address of a buffer, 0 for none."""
+        return 0 if buffer is None else self.buffer(buffer)
 
     def live(self, buffer: Buffer) -> int:
         """Address of the buffer's live-row count."""
         assert buffer.live is not None, f"{buffer} has no live-row count"
         return self.buffer(buffer.live)
+
+    def maybe(self, weight: Weight | None) -> int:
+        """The weight's address; 0 for none."""
+        return 0 if weight is None else self.weight(weight)
+
+    def forms(self, floats: Buffer | None, q8: Buffer | None) -> list[int]:
+        """Addresses of float rows and of the three planes of quantised ones; 0 for the form that is absent."""
+        planes = (0, 0, 0) if q8 is None else self.planes(q8)
+        return [0 if floats is None else self.buffer(floats), *planes]
 
 
 @singledispatch
@@ -59,7 +77,8 @@ def _(op: Embed, at: Addresses) -> Record:
 @lower.register
 def _(op: RmsNorm, at: Addresses) -> Record:
     ptrs = [at.live(op.out), at.buffer(op.x), at.weight(op.weight), at.buffer(op.out)]
-    return Record("rms_norm", ptrs, [op.x.shape[-1]], [op.eps])
+    width = op.weight.shape[-1]
+    return Record("rms_norm", ptrs, [width, op.x.shape[-1] // width], [op.eps])
 
 
 @lower.register
@@ -117,7 +136,8 @@ def _(op: KvStore, at: Addresses) -> Record:
     num_pages, kv_heads, _, head_dim = op.k_pool.shape
     buffers = (op.positions, op.sequences, op.page_table, op.k, op.v, op.k_pool, op.v_pool)
     dims = [kv_heads, head_dim, op.page_table.shape[1], KV_TYPES[op.k_pool.dtype], num_pages]
-    return Record("kv_store", [at.live(op.k), *map(at.buffer, buffers)], dims, [])
+    scales = [at.optional(op.k_scales), at.optional(op.v_scales)]
+    return Record("kv_store", [at.live(op.k), *map(at.buffer, buffers), *scales], dims, [])
 
 
 @lower.register
@@ -126,7 +146,8 @@ def _(op: Attention, at: Addresses) -> Record:
     buffers = (op.positions, op.sequences, op.page_table, op.q, op.k_pool, op.v_pool, op.out)
     pages, kv_type = op.page_table.shape[1], KV_TYPES[op.k_pool.dtype]
     dims = [op.heads, kv_heads, head_dim, pages, kv_type, op.window, num_pages]
-    return Record("attention", [at.live(op.q), *map(at.buffer, buffers)], dims, [op.scale])
+    scales = [at.optional(op.k_scales), at.optional(op.v_scales)]
+    return Record("attention", [at.live(op.q), *map(at.buffer, buffers), *scales], dims, [op.scale])
 
 
 @lower.register
@@ -140,3 +161,46 @@ def _(op: Sample, at: Addresses) -> Record:
     buffers = (op.logits, op.positions, op.params, op.counts, op.masks, op.bias_ids, op.bias_values)
     ptrs = [at.live(op.out_ids), *map(at.buffer, (*buffers, op.out_ids, op.out_logprob))]
     return Record("sample", ptrs, [op.logits.shape[-1]], [])
+
+
+@lower.register
+def _(op: Router, at: Addresses) -> Record:
+    ptrs = [at.live(op.logits), *map(at.buffer, (op.logits, op.topk_ids, op.topk_weights))]
+    return Record("router", ptrs, [op.logits.shape[-1], op.topk_ids.shape[-1], int(op.renormalise)], [])
+
+
+@lower.register
+def _(op: GroupByExpert, at: Addresses) -> Record:
+    ptrs = [at.live(op.topk_ids), *map(at.buffer, (op.topk_ids, op.pairs, op.offsets))]
+    return Record("group_by_expert", ptrs, [op.topk_ids.shape[-1], op.offsets.shape[0] - 1], [])
+
+
+@lower.register
+def _(op: ExpertGateUp, at: Addresses) -> Record:
+    experts, n, hidden = op.gate.shape
+    out = at.planes(op.out) if op.out.dtype == "q8" else (at.buffer(op.out), 0, 0)
+    ptrs = [at.buffer(op.pairs), at.buffer(op.offsets), *at.forms(op.x, op.q8)]
+    ptrs += [at.experts(op.gate), at.experts(op.up), at.maybe(op.gate_scale), at.maybe(op.up_scale), *out]
+    types = [op.gate.format.type_id, op.up.format.type_id]
+    return Record("expert_gate_up", ptrs, [*types, hidden, n, experts, op.k], [])
+
+
+@lower.register
+def _(op: ExpertDown, at: Addresses) -> Record:
+    experts, n, k = op.weight.shape
+    forms = at.forms(None, op.x) if op.x.dtype == "q8" else at.forms(op.x, None)
+    ptrs = [at.buffer(op.pairs), at.buffer(op.offsets), *forms]
+    ptrs += [at.experts(op.weight), at.maybe(op.scale), at.buffer(op.out)]
+    return Record("expert_down", ptrs, [op.weight.format.type_id, k, n, experts], [])
+
+
+@lower.register
+def _(op: Combine, at: Addresses) -> Record:
+    ptrs = [at.live(op.out), *map(at.buffer, (op.expert_rows, op.topk_weights, op.out))]
+    return Record("combine", ptrs, [op.out.shape[-1], op.topk_weights.shape[-1]], [])
+
+
+@lower.register
+def _(op: GatedAdd, at: Addresses) -> Record:
+    ptrs = [at.live(op.out), *map(at.buffer, (op.x, op.y, op.gate, op.out))]
+    return Record("gated_add", ptrs, [op.out.shape[-1]], [])

@@ -31,6 +31,7 @@ class Option:
     type: type
     default: Any
     toml: str = ""  # empty: belongs to a request, so neither a file nor the environment sets it
+    variable: str = ""  # where the TOML key alone would not tell
     choices: tuple[str, ...] = ()
     low: float = 0
     high: float = math.inf
@@ -40,7 +41,7 @@ class Option:
     @property
     def env(self) -> str:
         """The environment variable: STRATA_ and the TOML key; empty where there is no such key."""
-        return "STRATA_" + self.toml.rpartition(".")[2].upper() if self.toml else ""
+        return "STRATA_" + (self.variable or self.toml.rpartition(".")[2].upper()) if self.toml else ""
 
     @property
     def limits(self) -> str:
@@ -74,6 +75,20 @@ class Option:
             kind = "a whole number" if self.type is int else "a number"
             raise UsageError(f"{source} is {text!r}; it must be {kind}") from None
 
+    def from_file(self, value: Any) -> Any:
+        """A value of a TOML file; whole numbers stand for reals, nothing else is converted."""
+        if self.type is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not self.type:
+            raise UsageError(
+                f"{self.toml} is {value!r}; it must be {_KINDS[self.type]}"
+                + (f" ({self.limits})" if self.choices else "")
+            )
+        return value
+
+
+_KINDS = {int: "a whole number", float: "a number", str: "text"}
+
 
 def _option(default: Any, flag: str, help: str, toml: str = "", **limits: Any) -> Any:
     return field(default=default, metadata={"flag": flag, "help": help, "toml": toml, **limits})
@@ -93,15 +108,29 @@ class _Settings:
             option.check(getattr(self, option.name))
 
     @classmethod
-    def resolve(cls, flags: Mapping[str, Any], variables: Mapping[str, str]) -> Self:
-        """Settings from flags (strings by field name; None: not given), then the environment, then the defaults."""
-        values = {}
+    def resolve(
+        cls, flags: Mapping[str, Any], variables: Mapping[str, str], file: Mapping[str, Any] | None = None
+    ) -> Self:
+        """Settings from flags (strings by field name; None: not given), the environment, a file, the defaults."""
+        found = cls.sources(flags, variables, file or {})
+        return cls(**{name: value for name, (value, _) in found.items()})
+
+    @classmethod
+    def sources(
+        cls, flags: Mapping[str, Any], variables: Mapping[str, str], file: Mapping[str, Any]
+    ) -> dict[str, tuple[Any, str]]:
+        """Each setting's value and where it came from: a flag, a variable, a key of the file, or the default."""
+        found: dict[str, tuple[Any, str]] = {}
         for option in cls.options():
             if (text := flags.get(option.name)) is not None:
-                values[option.name] = option.parse(text, option.flag)
+                found[option.name] = option.parse(text, option.flag), option.flag
             elif option.env in variables:
-                values[option.name] = option.parse(variables[option.env], option.env)
-        return cls(**values)
+                found[option.name] = option.parse(variables[option.env], option.env), option.env
+            elif option.toml in file:
+                found[option.name] = option.from_file(file[option.toml]), f"[{option.toml}]"
+            else:
+                found[option.name] = option.default, "default"
+        return found
 
 
 @dataclass(frozen=True)
@@ -135,7 +164,7 @@ class EngineOptions(_Settings):
         "--kv",
         "Type in which keys and values are kept.",
         toml="context.cache_dtype",
-        choices=("f32", "f16"),
+        choices=("f32", "f16", "int8"),
     )
     max_model_len: int = _option(
         0,
@@ -190,9 +219,8 @@ class SamplingOptions(_Settings):
         1.0,
         "--repeat-penalty",
         "Lowers the score of tokens that have occurred; 1: off.",
-        low=0.0,
+        low=0.001,
         high=100.0,
-        open_low=True,
     )
     presence_penalty: float = _option(
         0.0, "--presence-penalty", "Taken once from tokens already generated.", low=-100.0, high=100.0
@@ -205,4 +233,23 @@ class SamplingOptions(_Settings):
     )
 
 
-OPTIONS: dict[str, Option] = {o.name: o for cls in (EngineOptions, SamplingOptions) for o in cls.options()}
+@dataclass(frozen=True)
+class ServerOptions(_Settings):
+    """Where the server listens and what it serves."""
+
+    model: str = _option(
+        "", "--model", "GGUF file (of a split model: any part).", toml="model.path", variable="MODEL"
+    )
+    model_id: str = _option(
+        "", "--model-id", "Name of the model in the protocol; empty: the file's.", toml="server.model_id"
+    )
+    host: str = _option("127.0.0.1", "--host", "Address to listen on.", toml="server.host")
+    port: int = _option(
+        8080, "--port", "Port to listen on; 0: one that is free.", toml="server.port", low=0, high=65535
+    )
+
+
+SETTINGS = (ServerOptions, EngineOptions)  # what a configuration file may set
+OPTIONS: dict[str, Option] = {
+    o.name: o for cls in (EngineOptions, SamplingOptions, ServerOptions) for o in cls.options()
+}

@@ -1,0 +1,145 @@
+"""Mixers of one layer on the CPU, without their projections: microseconds a step at the target's geometry.
+
+usage: mixers.py [--rows 1,4] [--chunk 128] [--context 4096] [--threads N] [--isa LEVEL] [--json]
+"""
+
+import argparse
+import json
+import os
+import time
+
+import numpy as np
+
+from strata import _native
+from strata.backends.cpu import CpuBackend
+from strata.memory import DeltaShape, IndexShape, RingShape, StatePool, StateShape
+from strata.ops import (
+    Buffer,
+    Builder,
+    RopeScaling,
+    Rotary,
+    StepBuffers,
+    Weight,
+    causal_conv,
+    delta_rule,
+    gated_norm,
+    grouped_norm,
+    head_norm_rope,
+    rope_table,
+    rotary_axes,
+    select_blocks,
+    sparse_attention,
+    stream_mix,
+    stream_write,
+    unit_heads,
+)
+from strata.quants import FORMATS
+
+HIDDEN, STREAMS, HEADS, HEAD_DIM, KEY_HEADS, VALUE_HEADS, DIM = 2560, 4, 24, 256, 16, 48, 128  # Flash-Next
+CHANNELS = (2 * KEY_HEADS + VALUE_HEADS) * DIM
+BUDGET, RATIO, INDEX_HEADS = 512, 4, 4
+REPEATS = 20
+
+
+class Bench:
+    """A program of one op, with random inputs."""
+
+    def __init__(self, rows, form, context):
+        self.steps = StepBuffers.create(rows, 1, context + rows, rows)
+        self.builder, self.rows, self.rng = Builder(self.steps, rows, form), rows, np.random.default_rng(1)
+        shape = StateShape(
+            1, 2, HEAD_DIM, IndexShape(1, DIM, RATIO), (DeltaShape(KEY_HEADS, VALUE_HEADS, DIM, DIM, True),),
+            (RingShape(CHANNELS, 3),),
+        )  # fmt: skip
+        self.state = StatePool.create(shape, -(-(context + rows) // 64), 1, "f16")
+        self.inputs, self.context = [], context // 64 * 64
+
+    def x(self, width):
+        buffer = Buffer(f"x{len(self.inputs)}", (self.rows, width), "f32", "input", live=self.steps.num_rows)
+        self.inputs.append(buffer)
+        return buffer
+
+    def vector(self, *shape):
+        data = self.rng.standard_normal(shape).astype(np.float32).view(np.uint8).reshape(-1)
+        return Weight("vector", FORMATS["F32"], shape, data)
+
+    def microseconds(self, backend):
+        """The median step."""
+        program = self.builder.finish()
+        backend.reserve(program.arena_bytes)
+        replay, at, s = backend.lower(program), backend.array, self.steps
+        for buffer in self.inputs:
+            at(buffer)[:] = self.rng.standard_normal(buffer.shape) * (-0.1 if buffer.shape[1] < DIM else 0.1)
+        at(self.state.index[0].pooled)[:] = self.rng.standard_normal(at(self.state.index[0].pooled).shape)
+        at(s.num_rows)[0] = self.rows
+        at(s.positions)[:] = self.context + np.arange(self.rows)
+        at(s.rope_positions)[:] = at(s.positions)[:, None]
+        at(s.page_table)[0] = np.arange(len(at(s.page_table)[0]))
+        times = []
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            replay.run()
+            times.append(time.perf_counter() - start)
+        return float(np.median(times)) * 1e6
+
+
+def delta(n):
+    delta_rule(n.builder, n.x(2 * KEY_HEADS * DIM), n.x(CHANNELS), n.x(2 * VALUE_HEADS), n.state.delta[0])
+
+
+def sparse(n):
+    selected = select_blocks(n.builder, n.x(INDEX_HEADS * DIM), n.state.index[0], BUDGET)
+    sparse_attention(n.builder, n.x(HEADS * HEAD_DIM), selected, n.state.kv.layers[0], HEADS, RATIO, 1 / 16)
+
+
+def norm_rope(n):
+    rotary = Rotary(rope_table(n.context + n.rows, 64, 1e7, RopeScaling()), rotary_axes(32, (11, 11, 10)))
+    head_norm_rope(n.builder, n.x(2 * HEADS * HEAD_DIM), n.vector(HEAD_DIM), rotary, 1e-6, 2 * HEAD_DIM)
+
+
+WIDE = STREAMS * HIDDEN
+CASES = {
+    "delta_rule": delta,
+    "causal_conv": lambda n: causal_conv(n.builder, n.x(CHANNELS), n.vector(CHANNELS, 4), n.state.rings[0]),
+    "unit_heads": lambda n: unit_heads(n.builder, n.x(CHANNELS), KEY_HEADS, DIM),
+    "gated_norm": lambda n: gated_norm(
+        n.builder, n.x(VALUE_HEADS * DIM), n.x(VALUE_HEADS * DIM), n.vector(DIM), 1e-6, silu=False
+    ),
+    "select, sparse_attention": sparse,
+    "head_norm_rope": norm_rope,
+    "grouped_norm": lambda n: grouped_norm(n.builder, n.x(WIDE), n.vector(WIDE), STREAMS, 1e-6),
+    "stream_mix": lambda n: stream_mix(n.builder, n.x(WIDE), n.x(WIDE), STREAMS),
+    "stream_write": lambda n: stream_write(n.builder, n.x(WIDE), n.x(HIDDEN), n.x(STREAMS)),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", default="1,4")
+    parser.add_argument("--chunk", type=int, default=128)
+    parser.add_argument("--context", type=int, default=4096)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--isa", default="auto")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    sizes = [(int(n), "step") for n in options.rows.split(",")] + [(options.chunk, "chunk")] * bool(
+        options.chunk
+    )
+    found = []
+    for name, emit in CASES.items():
+        for rows, form in sizes:
+            bench = Bench(rows, form, options.context)
+            emit(bench)
+            time_us = bench.microseconds(CpuBackend(options.threads, options.isa))
+            found.append({"case": name, "rows": rows, "form": form, "microseconds": round(time_us, 1)})
+    if options.json:
+        print(json.dumps({"isa": _native.isa_level(), "threads": options.threads, "results": found}))
+        return
+    for f in found:
+        print(f"{f['case']:26} {f['form']:5} {f['rows']:4} rows {f['microseconds']:10.1f} us")
+
+
+if __name__ == "__main__":
+    main()

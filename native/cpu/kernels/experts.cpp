@@ -1,0 +1,136 @@
+// Routed experts. An expert's bytes are found through a table of addresses (uint64 [num_experts]), so that they may
+// lie anywhere; those that no row chose are not read. Work is shared by (expert, 64 features): a weight block is
+// decoded once for up to 128 rows. pairs, offsets: see group_by_expert (router.cpp). A scale address of 0 means none.
+#include "cpu/kernels/linear_float.h"
+#include "cpu/kernels/linear_rows.h"
+#include "cpu/kernels/quantize_block.h"
+
+namespace strata::STRATA_LEVEL {
+
+// Activation rows of k values in the forms that the weights need: float, quantised or both.
+struct Activations {
+  int64_t k;
+  const float* x;
+  const int8_t* codes;
+  const float* scales;
+  const int16_t* sums;
+};
+
+// One plane of all experts.
+struct Stack {
+  QuantType type;
+  const uint64_t* table;
+  const float* scale;
+
+  float scale_of(int64_t expert) const { return scale ? scale[expert] : 1.0f; }
+};
+
+constexpr int kUnitFeatures = 64, kUnitRows = 128;
+
+// Rows of one expert and 64 of its features: up to kUnitRows pairs.
+struct Unit {
+  int64_t expert, feature, features;
+  const int32_t* pairs;
+  int64_t rows;
+};
+
+using Tile = float[kUnitRows][kUnitFeatures];
+
+static void float_tile(const Activations& a, QuantType type, const uint8_t* expert, const Unit& u, const int32_t* rows,
+                       Tile y) {
+  const int64_t row_bytes = float_row_bytes(type, a.k);
+  float column[kFloatRows];
+  for (int64_t first = 0; first < u.rows; first += kFloatRows) {
+    const int64_t count = u.rows - first < kFloatRows ? u.rows - first : kFloatRows;
+    for (int64_t f = 0; f < u.features; ++f) {
+      float_row_product(type, expert + (u.feature + f) * row_bytes, a.k, count,
+                        [&](int64_t r) { return a.x + rows[first + r] * a.k; }, column);
+      for (int64_t r = 0; r < count; ++r) y[first + r][f] = column[r];
+    }
+  }
+}
+
+// y[i] = the unit's features of its expert's product with activation row rows[i].
+static Fault expert_tile(const Activations& a, const Stack& stack, const Unit& u, const int32_t* rows, Tile y) {
+  const uint8_t* expert = reinterpret_cast<const uint8_t*>(stack.table[u.expert]);
+  if (is_float_type(stack.type)) {
+    float_tile(a, stack.type, expert, u, rows, y);
+    return kFaultNone;
+  }
+  const uint8_t* weight = expert + u.feature * quantised_row_bytes(stack.type, a.k);
+  return linear_rows(stack.type, {a.k / kBlock, a.codes, a.scales, a.sums}, rows, u.rows, weight, u.features, y[0],
+                     kUnitFeatures);
+}
+
+// Calls run(unit) for this thread's units of n features, which follow one another: what a product brings near is then
+// what the thread reads next. ptr 0 and 1 are pairs and offsets.
+template <class F>
+static void for_units(const Op& op, int64_t experts, int64_t n, int thread, int threads, F&& run) {
+  const int32_t *pairs = op.at<const int32_t>(0), *offsets = op.at<const int32_t>(1);
+  const int64_t across = (n + kUnitFeatures - 1) / kUnitFeatures;
+  int64_t units = 0, unit = 0;
+  for (int64_t e = 0; e < experts; ++e) units += (offsets[e + 1] - offsets[e] + kUnitRows - 1) / kUnitRows * across;
+  const Range mine = part(units, 1, thread, threads);
+  for (int64_t e = 0; e < experts; ++e) {
+    for (int64_t first = offsets[e]; first < offsets[e + 1]; first += kUnitRows) {
+      const int64_t left = offsets[e + 1] - first, rows = left < kUnitRows ? left : kUnitRows;
+      for (int64_t f = 0; f < n; f += kUnitFeatures, ++unit)
+        if (unit >= mine.begin && unit < mine.end)
+          run(Unit{e, f, n - f < kUnitFeatures ? n - f : kUnitFeatures, pairs + first, rows});
+    }
+  }
+}
+
+// expert_gate_up: out[p] = silu(gate_e x[p / k]) * (up_e x[p / k]) for each pair p of expert e.
+// ptr: pairs, offsets, x float [rows, hidden] or 0, its codes, scales, sums or 0, gate table, up table, gate scale, up
+// scale, out float [pairs, n] or codes, and then its scales and sums (0: float);
+// dim: gate type, up type, hidden, n, num_experts, k.
+void expert_gate_up(const Op& op, int thread, int threads) {
+  const Activations a{op.dim[2], op.at<const float>(2), op.at<const int8_t>(3), op.at<const float>(4),
+                      op.at<const int16_t>(5)};
+  const Stack gate{static_cast<QuantType>(op.dim[0]), op.at<const uint64_t>(6), op.at<const float>(8)};
+  const Stack up{static_cast<QuantType>(op.dim[1]), op.at<const uint64_t>(7), op.at<const float>(9)};
+  const int64_t n = op.dim[3], k = op.dim[5];
+  alignas(64) Tile g, u;
+  for_units(op, op.dim[4], n, thread, threads, [&](const Unit& unit) {
+    int32_t rows[kUnitRows];
+    for (int64_t i = 0; i < unit.rows; ++i) rows[i] = unit.pairs[i] / static_cast<int32_t>(k);
+    const Fault faults[2] = {expert_tile(a, gate, unit, rows, g), expert_tile(a, up, unit, rows, u)};
+    if (faults[0] != kFaultNone) return op.fault(faults[0]);
+    if (faults[1] != kFaultNone) return op.fault(faults[1]);
+    const float g_scale = gate.scale_of(unit.expert), u_scale = up.scale_of(unit.expert);
+    bool finite = true;
+    for (int64_t i = 0; i < unit.rows; ++i) {
+      for (int64_t f = 0; f < unit.features; ++f) g[i][f] = silu32(g[i][f] * g_scale) * (u[i][f] * u_scale);
+      const int64_t at = unit.pairs[i] * n + unit.feature;
+      if (op.ptr[11] == 0)
+        memcpy(op.at<float>(10) + at, g[i], static_cast<size_t>(unit.features) * sizeof(float));
+      else
+        finite &= quantize_block(g[i], op.at<int8_t>(10) + at, op.at<float>(11) + at / kBlock,
+                                 op.at<int16_t>(12) + at / kBlock * 2);
+    }
+    if (!finite) op.fault(kFaultNonFinite);
+  });
+}
+
+// expert_down: out[p] = down_e x[p] for each pair p of expert e.
+// ptr: pairs, offsets, x float [pairs, k] or 0, its codes, scales, sums or 0, table, scale, out [pairs, n];
+// dim: type, k, n, num_experts.
+void expert_down(const Op& op, int thread, int threads) {
+  const Activations a{op.dim[1], op.at<const float>(2), op.at<const int8_t>(3), op.at<const float>(4),
+                      op.at<const int16_t>(5)};
+  const Stack down{static_cast<QuantType>(op.dim[0]), op.at<const uint64_t>(6), op.at<const float>(7)};
+  const int64_t n = op.dim[2];
+  alignas(64) Tile y;
+  for_units(op, op.dim[3], n, thread, threads, [&](const Unit& unit) {
+    const Fault fault = expert_tile(a, down, unit, unit.pairs, y);
+    if (fault != kFaultNone) return op.fault(fault);
+    const float scale = down.scale_of(unit.expert);
+    for (int64_t i = 0; i < unit.rows; ++i) {
+      float* out = op.at<float>(8) + unit.pairs[i] * n + unit.feature;
+      for (int64_t f = 0; f < unit.features; ++f) out[f] = y[i][f] * scale;
+    }
+  });
+}
+
+}  // namespace strata::STRATA_LEVEL

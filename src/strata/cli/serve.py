@@ -1,0 +1,89 @@
+"""`strata serve` and `strata config show`."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from strata import env, log
+from strata.cli.options import Backend, Isa, Kv, MaxContext, Prefill, Threads, check_variables, flag
+from strata.config import SETTINGS, EngineOptions, ServerOptions
+from strata.config.file import WITHOUT_EFFECT, read_config
+from strata.errors import UsageError
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="strata.toml with settings.")
+]
+
+
+def serve(
+    context: typer.Context,  # settings are read from it, by their names in strata.config
+    config: ConfigFile = None,
+    model: Annotated[str | None, flag("model")] = None,
+    model_id: Annotated[str | None, flag("model_id")] = None,
+    host: Annotated[str | None, flag("host")] = None,
+    port: Annotated[str | None, flag("port")] = None,
+    parallel: Annotated[str | None, flag("max_num_seqs")] = None,
+    backend: Backend = None,
+    threads: Threads = None,
+    isa: Isa = None,
+    kv: Kv = None,
+    max_model_len: MaxContext = None,
+    prefill: Prefill = None,
+) -> None:
+    """Serve a model over OpenAI's protocol until interrupted."""
+    given = {**context.params, "max_num_seqs": parallel}
+    values = read_config(config) if config else {}
+    variables = env.settings()
+    check_variables(variables)
+    server = ServerOptions.resolve(given, variables, values)
+    engine_options = EngineOptions.resolve(given, variables, values)
+    if not server.model:
+        raise UsageError("no model: give --model FILE, or [model] path in the file named by --config")
+    for key in sorted(set(values) & set(WITHOUT_EFFECT)):
+        print(f"strata: {key} has no effect: {WITHOUT_EFFECT[key]}", file=sys.stderr)
+
+    from strata.engine import Engine
+    from strata.server import bind, run
+
+    listener = bind(server)
+    log.logger("strata.cli").info("loading %s", server.model)
+    engine = Engine.load(server.model, engine_options)
+    address, chosen = listener.getsockname()[:2]
+    run(
+        engine,
+        server,
+        listener,
+        lambda: print(f"strata: serving on http://{address}:{chosen}", file=sys.stderr),
+    )
+
+
+config_app = typer.Typer(help="Settings: their values and where they come from.", no_args_is_help=False)
+
+
+@config_app.command()
+def show(config: ConfigFile = None) -> None:
+    """Print every setting: value, where it comes from, key, flag, and what it does."""
+    values = read_config(config) if config else {}
+    variables = env.settings()
+    check_variables(variables)
+    for line in lines(variables, values):
+        print(line)
+
+
+def lines(variables: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
+    """One line a setting, in columns."""
+    rows = [("setting", "value", "from", "flag", "what it does")]
+    for settings in SETTINGS:
+        settings.resolve({}, variables, values)  # refuses what is out of range
+        found = settings.sources({}, variables, values)
+        for option in settings.options():
+            value, source = found[option.name]
+            shown = str(value) if value != "" else "-"
+            rows.append((option.toml, shown, source, option.flag, option.help))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    return [
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=False)) + f"  {row[4]}" for row in rows
+    ]

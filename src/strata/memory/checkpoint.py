@@ -1,0 +1,115 @@
+"""Checkpoints: what a sequence carries at one position, taken out of the pools, put back, and as checked bytes."""
+
+import json
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.errors import ModelFileError
+from strata.memory.state import StatePool
+from strata.ops import PAGE_CELLS, RING_ROWS, Buffer
+
+MAGIC, VERSION = b"STRATACP", 1
+_HEAD = struct.Struct(
+    "<8sIIQI"
+)  # magic, version, bytes of the JSON header, bytes of the arrays, their CRC-32
+
+ArrayOf = Callable[[Buffer], NDArray[Any]]  # a backend's memory of a buffer
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Copies of a sequence's settled recurrent state and, unless they stay shared in the pool, of its pages."""
+
+    position: int  # of the next token
+    arrays: tuple[tuple[str, NDArray[Any]], ...]  # by buffer name
+    fingerprint: str  # of the pools it fits
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(a.nbytes for _, a in self.arrays)
+
+    def to_bytes(self) -> bytes:
+        """A versioned form that `from_bytes` checks."""
+        listed = [{"name": n, "dtype": a.dtype.str, "shape": a.shape} for n, a in self.arrays]
+        header = {"position": self.position, "fingerprint": self.fingerprint, "arrays": listed}
+        text = json.dumps(header).encode()
+        body = b"".join(np.ascontiguousarray(a).tobytes() for _, a in self.arrays)
+        return _HEAD.pack(MAGIC, VERSION, len(text), len(body), zlib.crc32(text + body)) + text + body
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Checkpoint":
+        """The checkpoint; ModelFileError where the bytes are of another version, cut off or changed."""
+        if len(data) < _HEAD.size or data[:8] != MAGIC:
+            raise ModelFileError("not a checkpoint: it does not begin with its mark")
+        _, version, text_bytes, body_bytes, crc = _HEAD.unpack_from(data)
+        if version != VERSION:
+            raise ModelFileError(f"a checkpoint of version {version}; this build reads version {VERSION}")
+        wanted = _HEAD.size + text_bytes + body_bytes
+        if len(data) != wanted:
+            raise ModelFileError(f"a checkpoint of {len(data)} bytes; its header says {wanted}")
+        if zlib.crc32(data[_HEAD.size :]) != crc:
+            raise ModelFileError("a checkpoint whose bytes have changed: its checksum does not match")
+        header = json.loads(data[_HEAD.size : _HEAD.size + text_bytes])
+        arrays, at = [], _HEAD.size + text_bytes
+        for entry in header["arrays"]:
+            dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
+            count = int(np.prod(shape, dtype=np.int64))
+            arrays.append((entry["name"], np.frombuffer(data, dtype, count, at).reshape(shape)))
+            at += count * dtype.itemsize
+        return cls(header["position"], tuple(arrays), header["fingerprint"])
+
+
+def fingerprint(state: StatePool) -> str:
+    """What two pools must share for one's checkpoints to fit the other."""
+    return f"{state.shape} {[f'{b.name} {b.dtype}' for b in state.kv.buffers()[:1]]}"
+
+
+def take_checkpoint(
+    state: StatePool, array: ArrayOf, slot: int, position: int, pages: Sequence[int] | None = None
+) -> Checkpoint:
+    """A checkpoint of a slot that is settled at `position`; with the contents of `pages` where they are given."""
+    parts = [(b.name, array(b)[where].copy()) for b, where in _places(state, slot, position)]
+    if pages is not None:
+        held = list(pages[: -(-position // PAGE_CELLS)])
+        parts += [(b.name, array(b)[held].copy()) for b in state.paged()]
+    return Checkpoint(position, tuple(parts), fingerprint(state))
+
+
+def put_checkpoint(
+    state: StatePool, array: ArrayOf, slot: int, checkpoint: Checkpoint, pages: Sequence[int] | None = None
+) -> None:
+    """Makes a slot what the checkpoint holds, and fills pages that it holds; the slot's `commits` must be 0."""
+    if checkpoint.fingerprint != fingerprint(state):
+        raise ModelFileError(
+            f"a checkpoint of {checkpoint.fingerprint}; the model needs {fingerprint(state)}"
+        )
+    held = dict(checkpoint.arrays)
+    for b, where in _places(state, slot, checkpoint.position):
+        array(b)[where] = held[b.name]
+    for b in state.paged() if pages is not None else ():
+        if b.name in held:
+            array(b)[list(pages or ())[: len(held[b.name])]] = held[b.name]
+
+
+def copy_slot(state: StatePool, array: ArrayOf, source: int, target: int) -> None:
+    """Makes a slot what another is, pending rows included: for a fork, or from a slot that a tap wrote."""
+    for b in state.recurrent():
+        array(b)[target] = array(b)[source]
+
+
+def _places(state: StatePool, slot: int, position: int) -> list[tuple[Buffer, Any]]:
+    """Recurrent buffers and where their part of a slot lies at `position`: of rings only the rows that are read."""
+    found: list[tuple[Buffer, Any]] = [(d.state, (slot,)) for d in state.delta]
+    rings = [(ring, shape.back) for ring, shape in zip(state.rings, state.shape.rings, strict=True)]
+    if state.history is not None:
+        rings.append((state.history, state.shape.history))
+    for ring, back in rings:
+        found.append((ring, (slot, np.arange(position - back, position) % RING_ROWS)))
+    return found

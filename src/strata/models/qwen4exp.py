@@ -1,0 +1,264 @@
+"""qwen4exp (Qwen3.8-Flash-Next): residual streams, delta rule, sparse attention, an n-gram layer, many experts."""
+
+from dataclasses import dataclass, replace
+
+from strata.errors import ModelFileError, UnsupportedError
+from strata.gguf import ModelFile
+from strata.memory import StatePool, StateShape
+from strata.models.delta_mixer import DeltaMixer
+from strata.models.gated_attention import GatedAttention, Indexer
+from strata.models.hyper import HyperConnection
+from strata.models.metadata import Metadata, RopeConfig
+from strata.models.moe import MoeConfig, MoeWeights
+from strata.models.ngram_layer import NgramLayer
+from strata.models.weights import WeightReader
+from strata.ops import (
+    Buffer,
+    Builder,
+    Rotary,
+    Weight,
+    cell_positions,
+    concat,
+    copy_columns,
+    copy_rows,
+    embed,
+    gather_logit_rows,
+    grouped_norm,
+    linear,
+    rms_norm,
+    rope_table,
+    rotary_axes,
+    stream_tile,
+)
+
+ARCHITECTURES = ("qwen4exp",)
+
+
+@dataclass(frozen=True)
+class Qwen4ExpConfig:
+    """Numbers of the model; counts come from tensors where tensors have them."""
+
+    num_layers: int
+    hidden_size: int
+    streams: int
+    vocab_size: int
+    rope: RopeConfig
+
+    @property
+    def max_position(self) -> int:
+        """Positions that the rotary settings reach."""
+        return self.rope.max_position
+
+
+@dataclass(frozen=True)
+class Block:
+    """Weights of one block."""
+
+    ngram: NgramLayer | None
+    attn_streams: HyperConnection
+    mixer: GatedAttention | DeltaMixer
+    ffn_streams: HyperConnection
+    moe: MoeWeights
+
+    def forward(self, b: Builder, residual: Buffer, state: StatePool, rotary: Rotary) -> Buffer:
+        """The streams [rows, streams * hidden] after the block."""
+        if self.ngram is not None:
+            assert state.history is not None
+            residual = self.ngram.forward(b, residual, state.history, state.rings[-1])
+        x, inject = self.attn_streams.read(b, residual)
+        if isinstance(self.mixer, DeltaMixer):
+            y = self.mixer.forward(b, x, state)
+        else:
+            y = self.mixer.forward(b, x, state, rotary)
+        residual = self.attn_streams.write(b, residual, y, inject)
+        x, inject = self.ffn_streams.read(b, residual)
+        return self.ffn_streams.write(b, residual, self.moe.forward(b, x), inject)
+
+
+@dataclass(frozen=True)
+class Qwen4ExpDraft:
+    """The draft layer: position i's streams and token i + 1 give a guess at token i + 2, in cell i."""
+
+    token_embd: Weight
+    embd_norm: Weight
+    hidden_norm: Weight  # [streams * hidden]
+    join_proj: Weight  # [hidden, 2 * hidden], the embedding's columns first; for every stream
+    block: Block
+    head_streams: HyperConnection
+    output: Weight
+
+    def forward(
+        self, b: Builder, state: StatePool, rotary: Rotary, logits: Buffer, hidden: Buffer, hidden_out: Buffer
+    ) -> None:
+        """Emits a step of the draft layer: `tokens` are those after the rows' positions; `hidden` [rows, streams *
+        hidden_size] is the trunk's, or `hidden_out` of the row before."""
+        if state.index:
+            cell_positions(b, state.index[0].cells)
+        x = self.block.forward(b, self._joined(b, hidden), state, rotary)
+        copy_rows(b, x, hidden_out)
+        b.mark("head", repeatable=True)
+        linear(b, self.head_streams.mix(b, gather_logit_rows(b, x)), self.output, out=logits)
+
+    def _joined(self, b: Builder, hidden: Buffer) -> Buffer:
+        streams, eps = self.head_streams.streams, self.head_streams.eps
+        e = rms_norm(b, embed(b, self.token_embd), self.embd_norm, eps)
+        h, width = grouped_norm(b, hidden, self.hidden_norm, streams, eps), e.shape[-1]
+        out = b.rows(streams * width, "streams", like=e)
+        for c in range(streams):
+            joined = linear(b, concat(b, e, h, c * width, width), self.join_proj)
+            copy_columns(b, joined, out, 0, c * width, width)
+        return out
+
+
+@dataclass(frozen=True)
+class Qwen4Exp:
+    """The model: weights as they lie in the file."""
+
+    config: Qwen4ExpConfig
+    token_embd: Weight
+    blocks: tuple[Block, ...]
+    head_streams: HyperConnection  # stands for a final norm
+    output: Weight
+    axes: Buffer
+    draft: Qwen4ExpDraft | None = None
+
+    def state_shape(self) -> StateShape:
+        """What a sequence carries; the n-gram layer's ring comes after those of the delta rule, the draft layer's keys
+        after the trunk's."""
+        drafted = (self.draft.block,) if self.draft is not None else ()
+        mixers = [block.mixer for block in (*self.blocks, *drafted)]
+        delta = [m for m in mixers if isinstance(m, DeltaMixer)]
+        full = [m for m in mixers if isinstance(m, GatedAttention)]
+        indexers = [m.indexer for m in full if m.indexer is not None]
+        ngram = [block.ngram for block in self.blocks if block.ngram is not None]
+        return StateShape(
+            kv_layers=len(full),
+            kv_heads=full[0].k_proj.shape[0] // full[0].head_dim,
+            head_dim=full[0].head_dim,
+            index=indexers[0].shape(len(indexers)) if indexers else None,
+            delta=tuple(m.shape for m in delta),
+            rings=(*(m.ring for m in delta), *(n.ring for n in ngram)),
+            history=ngram[0].history if ngram else 0,
+        )
+
+    def rope_table(self, max_positions: int) -> Buffer:
+        """The rotary table for a context of `max_positions`."""
+        r = self.config.rope
+        return rope_table(max_positions, r.dim, r.theta, r.scaling)
+
+    @property
+    def draft_width(self) -> int:
+        """Values of a row that the draft layer reads and gives."""
+        return self.config.streams * self.config.hidden_size
+
+    def draft_forward(
+        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer, hidden_out: Buffer
+    ) -> None:
+        """Emits a step of the draft layer, which must be attached (`Qwen4ExpDraft.forward`)."""
+        assert self.draft is not None
+        self.draft.forward(b, state, Rotary(table, self.axes), logits, hidden, hidden_out)
+
+    def forward(
+        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer | None = None
+    ) -> None:
+        """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in, `hidden` [rows, streams *
+        hidden_size] the streams of every row before the head, which a draft layer reads."""
+        rotary = Rotary(table, self.axes)
+        residual = stream_tile(b, embed(b, self.token_embd), self.config.streams)
+        if state.index:
+            cell_positions(b, state.index[0].cells)
+        for i, block in enumerate(self.blocks):
+            b.mark(f"layer.{i}")
+            residual = block.forward(b, residual, state, rotary)
+        if hidden is not None:
+            copy_rows(b, residual, hidden)
+        b.mark("head", repeatable=True)
+        linear(b, self.head_streams.mix(b, gather_logit_rows(b, residual)), self.output, out=logits)
+
+
+@dataclass
+class _Places:
+    """How many blocks of a kind were loaded."""
+
+    delta: int = 0
+    full: int = 0
+    sparse: int = 0
+
+
+def load(file: ModelFile) -> Qwen4Exp:
+    """Names to weights, every shape checked; a block with `ssm_out` is a delta-rule block."""
+    w, m = WeightReader(file), Metadata.of(file)
+    hidden, streams = m.positive("embedding_length"), m.positive("hyper_connection.count")
+    num_layers = m.positive("block_count") - m.whole("nextn_predict_layers", 0)
+    places = _Places()
+    blocks = tuple(_block(w, m, i, hidden, places) for i in range(num_layers))
+    if not places.full:
+        raise ModelFileError(f"{file.path}: none of {num_layers} blocks has full attention")
+    token_embd = w.get("token_embd.weight", -1, hidden)
+    rope = RopeConfig.read(m, m.positive("attention.key_length"))
+    return Qwen4Exp(
+        config=Qwen4ExpConfig(num_layers, hidden, streams, token_embd.shape[0], rope),
+        token_embd=token_embd,
+        blocks=blocks,
+        head_streams=HyperConnection.load(w, m, "output_hc_", hidden, inject=False),
+        output=w.maybe("output.weight", token_embd.shape[0], hidden) or token_embd,
+        axes=rotary_axes(rope.dim // 2, rope.sections),
+    )
+
+
+def attach_draft(model: Qwen4Exp, file: ModelFile) -> Qwen4Exp:
+    """The model with the draft layer of a file, which may lack the embedding and the head: they are the model's."""
+    w, m, hidden, vocab = (
+        WeightReader(file),
+        Metadata.of(file),
+        model.config.hidden_size,
+        model.config.vocab_size,
+    )
+    i = m.positive("block_count") - m.whole("nextn_predict_layers", 0)
+    prefix, full = f"blk.{i}.nextn.", [b.mixer for b in model.blocks if isinstance(b.mixer, GatedAttention)]
+    places = _Places(full=len(full), sparse=sum(x.indexer is not None for x in full))
+    draft = Qwen4ExpDraft(
+        token_embd=w.maybe(prefix + "embed_tokens.weight", vocab, hidden) or model.token_embd,
+        embd_norm=w.vector(prefix + "enorm.weight", hidden),
+        hidden_norm=w.vector(prefix + "hnorm.weight", model.config.streams * hidden),
+        join_proj=w.get(prefix + "eh_proj.weight", hidden, 2 * hidden),
+        block=_block(w, m, i, hidden, places),
+        head_streams=HyperConnection.load(w, m, prefix + "hc_head_", hidden, inject=False),
+        output=w.maybe(prefix + "shared_head_head.weight", vocab, hidden) or model.output,
+    )
+    return replace(model, draft=draft)
+
+
+def _block(w: WeightReader, m: Metadata, i: int, hidden: int, places: _Places) -> Block:
+    prefix = f"blk.{i}."
+    return Block(
+        ngram=_ngram(w, m, i, hidden),
+        attn_streams=HyperConnection.load(w, m, prefix + "hc_attn_", hidden),
+        mixer=_mixer(w, m, i, hidden, places),
+        ffn_streams=HyperConnection.load(w, m, prefix + "hc_ffn_", hidden),
+        moe=MoeConfig.read(m.file, m.architecture).load(w, prefix, hidden),
+    )
+
+
+def _mixer(w: WeightReader, m: Metadata, i: int, hidden: int, places: _Places) -> GatedAttention | DeltaMixer:
+    prefix = f"blk.{i}."
+    if prefix + "ssm_out.weight" in w:
+        places.delta += 1
+        return DeltaMixer.load(w, m, prefix, hidden, places.delta - 1, silu_gate=False)
+    ratios, indexer = m.numbers("attention.compress_ratios"), None
+    if len(ratios) <= i:
+        raise ModelFileError(
+            f"{m.file.path}: {len(ratios)} attention.compress_ratios; block {i} has full attention and needs one"
+        )
+    if ratios[i]:
+        indexer = Indexer.load(w, m, prefix, hidden, ratios[i], places.sparse)
+        places.sparse += 1
+    places.full += 1
+    return GatedAttention.load(w, m, prefix, hidden, places.full - 1, indexer)
+
+
+def _ngram(w: WeightReader, m: Metadata, i: int, hidden: int) -> NgramLayer | None:
+    layers = m.numbers("ple.layers")
+    if len(layers) > 1:
+        raise UnsupportedError(f"{m.file.path}: {len(layers)} n-gram layers; one is supported")
+    return NgramLayer.load(w, m, f"blk.{i}.", hidden) if i in layers else None

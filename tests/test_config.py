@@ -1,0 +1,57 @@
+"""Settings: one table, checked values, and where a value comes from."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from strata.config import OPTIONS, EngineOptions, SamplingOptions, ServerOptions
+from strata.errors import UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_names_are_unique_and_variables_few():
+    flags = [option.flag for option in OPTIONS.values()]
+    variables = [option.env for option in OPTIONS.values() if option.env]
+    assert len(set(flags)) == len(flags)
+    assert len(set(variables)) == len(variables) <= 12
+    assert all(option.help.endswith(".") for option in OPTIONS.values())
+
+
+def test_defaults_are_valid_and_settings_frozen():
+    for settings in (EngineOptions(), SamplingOptions()):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(settings, dataclasses.fields(settings)[0].name, 1)
+
+
+def test_a_flag_counts_before_a_variable_and_that_before_the_default():
+    variables = {"STRATA_THREADS": "3", "STRATA_CACHE_DTYPE": "f32"}
+    found = EngineOptions.resolve({"threads": "2", "kv": None, "unrelated": "x"}, variables)
+    assert (found.threads, found.kv, found.backend) == (2, "f32", "cpu")
+
+
+@pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.name)
+def test_every_setting_refuses_what_is_outside(option):
+    owners = (EngineOptions, SamplingOptions, ServerOptions)
+    owner = next(c for c in owners if option.name in {o.name for o in c.options()})
+    if option.type is str and not option.choices:
+        return  # any text will do
+    outside = ["nonsense"] if option.choices else [option.low - 1, option.high + max(1, abs(option.high))]
+    outside += [float("nan")] if option.type is float else []
+    outside += [option.low] if option.open_low else []
+    outside += [option.high] if option.open_high else []
+    for value in outside:
+        with pytest.raises(UsageError, match=option.flag):
+            owner(**{option.name: value})
+    inside = option.choices or ([option.low] if not option.open_low else [option.high])
+    for value in inside:
+        assert getattr(owner(**{option.name: value}), option.name) == value
+
+
+def test_the_page_on_commands_lists_every_setting():
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    rows = [
+        f"| `{o.flag}` | `{o.env}` | {o.default} | {o.help} ({o.limits}) |" for o in EngineOptions.options()
+    ]
+    assert [row for row in rows if row not in text] == []
