@@ -39,6 +39,9 @@ STRATA_HD void store_seven_bits(__m512i x, uint8_t* to) {
   const __m512i fields = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x150e0700), x);
   _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi64_epi32(fields));
 }
+#else
+// The four 7-bit fields of a word, as bytes.
+STRATA_HD uint64_t seven_bits(uint64_t word) { return _pdep_u64(word, 0x7f7f7f7full); }
 #endif
 
 // ---- entries of eight values -----------------------------------------------------------------------------------
@@ -136,12 +139,12 @@ template <> struct Decode<QuantType::IQ2_XXS> : GridSigned {
 #else
     for (int f = 0; f < kFeatures; ++f) {
       const uint8_t* p = rows.at[f] + 2;
-#pragma GCC unroll 8
-      for (int b = 0; b < kChunkBlocks; ++b, p += 8) {
-        const uint64_t wide = _pdep_u64(load32(p), 0x00ff00ff00ff00ffull);
-        memcpy(tile.index[f] + 4 * b, &wide, 8);
-        const uint32_t seven = _pdep_u32(load32(p + 4), 0x7f7f7f7fu);
-        memcpy(signs.row[f] + 4 * b, &seven, 4);
+#pragma GCC unroll 4
+      for (int b = 0; b < kChunkBlocks; b += 2, p += 16) {
+        const __m128i wide = two64(_pdep_u64(load32(p), 0x00ff00ff00ff00ffull), _pdep_u64(load32(p + 8), 0x00ff00ff00ff00ffull));
+        _mm_store_si128(reinterpret_cast<__m128i*>(tile.index[f] + 4 * b), wide);
+        const uint64_t seven = seven_bits(load32(p + 4)) | seven_bits(load32(p + 12)) << 32;
+        memcpy(signs.row[f] + 4 * b, &seven, 8);
       }
     }
 #endif
@@ -343,18 +346,23 @@ STRATA_HD void plane_codes(const PackedTile& tile, int b, int bias, BlockCodes& 
 
 #else
 
-// Block b: group g is two entries of four values.
-STRATA_HD void put_half_entries(const uint32_t* grid, const uint16_t* index, int f, PackedTile& tile) {
-  for (int i = 0; i < kChunkBlocks * kGroups; ++i)
-    tile.raw[i][place(f)] = grid[index[2 * i]] | static_cast<uint64_t>(grid[index[2 * i + 1]]) << 32;
+// Vector v of a group that is entries 2 group and 2 group + 1 of four values.
+STRATA_HD Bytes half_entries(const uint32_t* grid, const PackedTile& tile, int group, int vector) {
+  const auto entry = [&](int i) {
+    return static_cast<int>(grid[tile.index[feature_at(vector, i / 2)][2 * group + i % 2]]);
+  };
+  return _mm256_setr_epi32(entry(0), entry(1), entry(2), entry(3), entry(4), entry(5), entry(6), entry(7));
 }
 
-STRATA_HD void signed_raw(const PackedTile& tile, int b, int bias, BlockCodes& w) {
+// Block b of a format whose group g is bias + or - two such entries.
+STRATA_HD void signed_half_entries(const uint32_t* grid, const PackedTile& tile, int b, int bias, BlockCodes& w) {
   each_code(w, [&](int g, int v) {
     const Mask minus = bits_of(vector_of(tile.extra[b / 2], v), b % 2 * 4 + g);
-    return signed_add(splat8(bias), minus, vector_of(tile.raw[4 * b + g], v));
+    return signed_add(splat8(bias), minus, half_entries(grid, tile, 4 * b + g, v));
   });
 }
+
+STRATA_HD __m256i wide_bytes(const uint8_t* p) { return _mm256_cvtepu8_epi16(load128(p)); }
 
 #endif
 
@@ -367,9 +375,10 @@ template <> struct Decode<QuantType::IQ3_XXS> : GridSigned {
       store_seven_bits(_mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows.at[f] + 66))),
                        signs.row[f]);
 #else
-      for (int b = 0; b < kChunkBlocks; ++b) {
-        const uint32_t out = _pdep_u32(load32(rows.at[f] + 66 + 4 * b), 0x7f7f7f7fu);
-        memcpy(signs.row[f] + 4 * b, &out, 4);
+      for (int b = 0; b < kChunkBlocks; b += 2) {
+        const uint64_t words = load64(rows.at[f] + 66 + 4 * b);
+        const uint64_t seven = seven_bits(words & 0xffffffffu) | seven_bits(words >> 32) << 32;
+        memcpy(signs.row[f] + 4 * b, &seven, 8);
       }
 #endif
     }
@@ -378,11 +387,8 @@ template <> struct Decode<QuantType::IQ3_XXS> : GridSigned {
 #if STRATA_SIMD == 512
     copy_qwords<8>(rows, 2, tile.raw);
 #else
-    for (int f = 0; f < kFeatures; ++f) {
-      uint16_t index[64];
-      for (int i = 0; i < 64; ++i) index[i] = rows.at[f][2 + i];
-      put_half_entries(kGridIq3Xxs, index, f, tile);
-    }
+    for (int f = 0; f < kFeatures; ++f)
+      for (int i = 0; i < 64; i += 16) store_bytes(tile.index[f] + i, wide_bytes(rows.at[f] + 2 + i));
 #endif
   }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
@@ -391,7 +397,7 @@ template <> struct Decode<QuantType::IQ3_XXS> : GridSigned {
       return lookup256(kPlanesIq3Xxs[static_cast<size_t>(j)].data(), index, upper);
     });
 #else
-    signed_raw(tile, b, bias, w);
+    signed_half_entries(kGridIq3Xxs, tile, b, bias, w);
 #endif
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
@@ -409,12 +415,14 @@ template <> struct Decode<QuantType::IQ3_S> : GridSigned {
     copy_qwords<8>(rows, 2, tile.raw);
     copy_qwords<1>(rows, 66, tile.raw + 8);  // ninth bits
 #else
-    for (int f = 0; f < kFeatures; ++f) {
-      uint16_t index[64];
-      for (int i = 0; i < 64; ++i)
-        index[i] = static_cast<uint16_t>(rows.at[f][2 + i] | (rows.at[f][66 + i / 8] >> i % 8 & 1) << 8);
-      put_half_entries(kGridIq3S, index, f, tile);
-    }
+    const __m256i bit = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, -32768);
+    for (int f = 0; f < kFeatures; ++f)
+      for (int i = 0; i < 64; i += 16) {
+        const __m256i ninth = _mm256_set1_epi16(static_cast<short>(load16(rows.at[f] + 66 + i / 8)));
+        const __m256i set = _mm256_cmpeq_epi16(_mm256_and_si256(ninth, bit), bit);
+        const __m256i upper = _mm256_and_si256(set, _mm256_set1_epi16(256));
+        store_bytes(tile.index[f] + i, _mm256_or_si256(wide_bytes(rows.at[f] + 2 + i), upper));
+      }
 #endif
   }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
@@ -425,7 +433,7 @@ template <> struct Decode<QuantType::IQ3_S> : GridSigned {
       return _mm512_mask_blend_epi8(top, lookup256(plane, index, upper), lookup256(plane + 256, index, upper));
     });
 #else
-    signed_raw(tile, b, bias, w);
+    signed_half_entries(kGridIq3S, tile, b, bias, w);
 #endif
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {

@@ -106,8 +106,9 @@ void expert_gate_up(const Op& op, int thread, int threads) {
       if (op.ptr[11] == 0)
         memcpy(op.at<float>(10) + at, g[i], static_cast<size_t>(unit.features) * sizeof(float));
       else
-        finite &= quantize_block(g[i], op.at<int8_t>(10) + at, op.at<float>(11) + at / kBlock,
-                                 op.at<int16_t>(12) + at / kBlock * 2);
+        for (int64_t f = 0; f < unit.features; f += kBlock)
+          finite &= quantize_block(g[i] + f, op.at<int8_t>(10) + at + f, op.at<float>(11) + (at + f) / kBlock,
+                                   op.at<int16_t>(12) + (at + f) / kBlock * 2);
     }
     if (!finite) op.fault(kFaultNonFinite);
   });
