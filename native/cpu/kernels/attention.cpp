@@ -90,11 +90,7 @@ struct Attention {
       if (units >= kManyUnits)
         lanes_of_rows(q, s.transposed, 0, head_dim, scores);
       else
-        for (int64_t c = 0; c < kPageCells; ++c) {
-          alignas(64) float acc[kLanes] = {};
-          lanes_fma(q, keys + c * head_dim, head_dim, acc);
-          scores[c] = tree_sum(acc);
-        }
+        row_dots(q, keys, head_dim, kPageCells, scores);
       for (int64_t c = 0; c < kPageCells; ++c) scores[c] *= op.scalar[0];
     }
   }

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "cpu/kernels/kernel.h"
+#include "cpu/kernels/simd.h"
 
 namespace strata::STRATA_LEVEL {
 
@@ -14,18 +15,81 @@ struct SplitSoftmax {
   float max, sum;
 };
 
-// Cells [begin, end) of a split: scores become exp(score - max); the sum is in 32 lanes by cell and a tree.
+// scores[t] = exp32(scores[t] - max) for t in [0, n), n a multiple of 32.
+STRATA_HD void exp_scores(float* __restrict scores, float max, int64_t n) {
+#if STRATA_SIMD
+  for (int64_t t = 0; t < n; t += 16)
+    store_floats(scores + t, exp_floats(add(load_floats(scores + t), splat(-max))));
+#else
+  for (int64_t t = 0; t < n; ++t) scores[t] = exp32(scores[t] - max);
+#endif
+}
+
+// Cells [begin, end) of a split: scores become exp(score - max), 0 for the cells around them, up to a multiple of 32; the
+// sum is in 32 lanes by cell and a tree.
 STRATA_HD SplitSoftmax split_softmax(float* __restrict scores, int64_t begin, int64_t end) {
   alignas(64) float max[kLanes], sum[kLanes] = {};
+  const int64_t rounded = (end + kLanes - 1) / kLanes * kLanes;
   for (int64_t t = 0; t < begin; ++t) scores[t] = kNoScore;
-  for (int64_t t = end; t % kLanes != 0; ++t) scores[t] = kNoScore;
+  for (int64_t t = end; t < rounded; ++t) scores[t] = kNoScore;
   for (int i = 0; i < kLanes; ++i) max[i] = kNoScore;
-  for (int64_t t = 0; t < end; t += kLanes)
+  for (int64_t t = 0; t < rounded; t += kLanes)
     for (int i = 0; i < kLanes; ++i) max[i] = scores[t + i] > max[i] ? scores[t + i] : max[i];
   for (int i = 1; i < kLanes; ++i) max[0] = max[i] > max[0] ? max[i] : max[0];
-  for (int64_t t = begin; t < end; ++t) scores[t] = exp32(scores[t] - max[0]);
-  for (int64_t t = begin; t < end; ++t) sum[t % kLanes] += scores[t];
+  exp_scores(scores, max[0], rounded);  // a lane that starts at +0 takes +0 without a change
+  for (int64_t t = 0; t < rounded; t += kLanes)
+    for (int i = 0; i < kLanes; ++i) sum[i] += scores[t + i];
   return {max[0], tree_sum(sum)};
+}
+
+#if STRATA_SIMD == 512
+
+// scores[c] = lane dot(q, rows[c]) for sixteen rows of n values, n a multiple of 32: the trees of sixteen sums together.
+STRATA_HD void dots16(const float* __restrict q, const float* __restrict rows, int64_t n, float* __restrict scores) {
+  __m512 v[16], w[8], x[4], y[2];
+#pragma GCC unroll 16
+  for (int c = 0; c < 16; ++c) {
+    __m512 low = _mm512_setzero_ps(), high = low;
+    for (int64_t i = 0; i < n; i += kLanes) {
+      low = _mm512_fmadd_ps(_mm512_loadu_ps(q + i), _mm512_loadu_ps(rows + c * n + i), low);
+      high = _mm512_fmadd_ps(_mm512_loadu_ps(q + i + 16), _mm512_loadu_ps(rows + c * n + i + 16), high);
+    }
+    v[c] = _mm512_add_ps(low, high);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i)  // lanes 8 apart
+    w[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
+                         _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xee));
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)  // 4 apart
+    x[i] = _mm512_add_ps(_mm512_shuffle_f32x4(w[2 * i], w[2 * i + 1], 0x88),
+                         _mm512_shuffle_f32x4(w[2 * i], w[2 * i + 1], 0xdd));
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {  // 2 apart
+    const __m512d a = _mm512_castps_pd(x[2 * i]), b = _mm512_castps_pd(x[2 * i + 1]);
+    y[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+  const __m512 z = _mm512_add_ps(_mm512_shuffle_ps(y[0], y[1], 0x88), _mm512_shuffle_ps(y[0], y[1], 0xdd));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  _mm512_storeu_ps(scores, _mm512_permutexvar_ps(order, z));
+}
+
+#endif
+
+// scores[c] = lane dot(q, rows[c]) for `count` rows of n values, count a multiple of 16.
+STRATA_HD void row_dots(const float* __restrict q, const float* __restrict rows, int64_t n, int64_t count,
+                        float* __restrict scores) {
+#if STRATA_SIMD == 512
+  if (n % kLanes == 0) {
+    for (int64_t c = 0; c < count; c += 16) dots16(q, rows + c * n, n, scores + c);
+    return;
+  }
+#endif
+  for (int64_t c = 0; c < count; ++c) {
+    alignas(64) float acc[kLanes] = {};
+    lanes_fma(q, rows + c * n, n, acc);
+    scores[c] = tree_sum(acc);
+  }
 }
 
 // out[i] = sum over t in [begin, end) of weights[t] * rows[t][i]: t by fma into lane t mod 32, then the tree. With
