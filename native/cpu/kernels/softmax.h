@@ -112,6 +112,76 @@ STRATA_HD void lanes_of_rows(const float* __restrict weights, const float* __res
   for (int i = 0; i < kRowValues; ++i) out[i] = lanes[0][i] + lanes[1][i];
 }
 
+constexpr int kRowsUnits = 4;  // sums of the same rows that share their loads
+
+#if STRATA_SIMD == 512
+
+template <int units>
+STRATA_HD void lanes_of_rows_fixed(const float* weights, int64_t weight_stride, const float* rows, int64_t begin,
+                                   int64_t end, float* out, int64_t out_stride) {
+  constexpr int kHalf = kLanes / 2, kVectorsOfRow = kRowValues / 16;
+  alignas(64) float lanes[units][kHalf][kRowValues];
+  for (int64_t lane = 0; lane < kHalf; ++lane) {
+#pragma GCC unroll 2
+    for (int upper = 0; upper < 2; ++upper) {
+      __m512 acc[units][kVectorsOfRow];
+#pragma GCC unroll 4
+      for (int u = 0; u < units; ++u)
+#pragma GCC unroll 4
+        for (int i = 0; i < kVectorsOfRow; ++i) acc[u][i] = _mm512_setzero_ps();
+      for (int64_t t = begin + ((lane + kHalf * upper - begin) & (kLanes - 1)); t < end; t += kLanes) {
+        __m512 row[kVectorsOfRow];
+#pragma GCC unroll 4
+        for (int i = 0; i < kVectorsOfRow; ++i) row[i] = _mm512_loadu_ps(rows + t * kRowValues + 16 * i);
+#pragma GCC unroll 4
+        for (int u = 0; u < units; ++u) {
+          const __m512 w = _mm512_set1_ps(weights[u * weight_stride + t]);
+#pragma GCC unroll 4
+          for (int i = 0; i < kVectorsOfRow; ++i) acc[u][i] = _mm512_fmadd_ps(w, row[i], acc[u][i]);
+        }
+      }
+#pragma GCC unroll 4
+      for (int u = 0; u < units; ++u)
+#pragma GCC unroll 4
+        for (int i = 0; i < kVectorsOfRow; ++i) {
+          float* to = lanes[u][lane] + 16 * i;
+          _mm512_store_ps(to, upper ? _mm512_add_ps(_mm512_load_ps(to), acc[u][i]) : acc[u][i]);
+        }
+    }
+  }
+#pragma GCC unroll 4
+  for (int u = 0; u < units; ++u)
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectorsOfRow; ++i) {
+      __m512 sum[kHalf];
+#pragma GCC unroll 16
+      for (int lane = 0; lane < kHalf; ++lane) sum[lane] = _mm512_load_ps(lanes[u][lane] + 16 * i);
+#pragma GCC unroll 4
+      for (int half = kHalf / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+        for (int lane = 0; lane < half; ++lane) sum[lane] = _mm512_add_ps(sum[lane], sum[lane + half]);
+      _mm512_storeu_ps(out + u * out_stride + 16 * i, sum[0]);
+    }
+}
+
+#endif
+
+// lanes_of_rows for up to kRowsUnits units of weights: unit u's lie at u * weight_stride, its sums at u * out_stride.
+STRATA_HD void lanes_of_rows(const float* weights, int64_t weight_stride, int64_t units, const float* rows,
+                             int64_t begin, int64_t end, float* out, int64_t out_stride) {
+#if STRATA_SIMD == 512
+  switch (units) {
+    case 1: return lanes_of_rows_fixed<1>(weights, weight_stride, rows, begin, end, out, out_stride);
+    case 2: return lanes_of_rows_fixed<2>(weights, weight_stride, rows, begin, end, out, out_stride);
+    case 3: return lanes_of_rows_fixed<3>(weights, weight_stride, rows, begin, end, out, out_stride);
+    case 4: return lanes_of_rows_fixed<4>(weights, weight_stride, rows, begin, end, out, out_stride);
+    default: break;
+  }
+#endif
+  for (int64_t u = 0; u < units; ++u)
+    lanes_of_rows(weights + u * weight_stride, rows, begin, end, out + u * out_stride);
+}
+
 // Joins splits 0 .. splits - 1 in ascending order under their largest maximum: out[d] = sum of value sums over sum of
 // weights. Split s has softmax[s] and values + s * stride.
 STRATA_HD void join_splits(const SplitSoftmax* softmax, const float* values, int64_t splits, int64_t stride,
