@@ -12,7 +12,7 @@ namespace strata::STRATA_LEVEL {
 static constexpr int kTileRows = 8, kTileHeads = 4, kTileUnits = kTileRows * kTileHeads;
 static constexpr int kSplitPages = kAttentionSplit / kPageCells;
 static constexpr int kMaxHeadDim = 512;
-static constexpr int kManyUnits = 3;  // from here on a page of keys is worth transposing
+static constexpr int kManyUnits = STRATA_SIMD == 512 ? 8 : 3;  // from here on a page of keys is worth transposing
 static_assert(kPageCells == kRowValues && kTileHeads <= kRowsUnits);
 static constexpr int64_t kSplitFloats = 128 << 10;  // of all splits of a tile: half an L2 cache; more only for one unit
 
@@ -81,9 +81,7 @@ struct Attention {
   void score_page(const Tile& tile, int64_t p, Scratch& s) const {
     const float* keys = page_keys(tile, s.pages[p], s);
     const int64_t units = tile.rows * tile.heads;
-    if (units >= kManyUnits)
-      for (int64_t c = 0; c < kPageCells; ++c)
-        for (int64_t i = 0; i < head_dim; ++i) s.transposed[i * kPageCells + c] = keys[c * head_dim + i];
+    if (units >= kManyUnits) transpose_rows(keys, head_dim, s.transposed);
     for (int64_t unit = 0, count; unit < units; unit += count) {  // heads of one row: their queries lie side by side
       count = units >= kManyUnits ? tile.heads : 1;
       const float* q = query(tile, unit);

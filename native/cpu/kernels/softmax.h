@@ -76,6 +76,43 @@ STRATA_HD void dots16(const float* __restrict q, const float* __restrict rows, i
 
 #endif
 
+// to[i * kRowValues + c] = rows[c * n + i] for kRowValues rows of n values.
+STRATA_HD void transpose_rows(const float* __restrict rows, int64_t n, float* __restrict to) {
+  int64_t done = 0;
+#if STRATA_SIMD == 512
+  for (; done + 16 <= n; done += 16)
+    for (int64_t c = 0; c < kRowValues; c += 16) {
+      __m512 x[16], t[16];
+#pragma GCC unroll 16
+      for (int r = 0; r < 16; ++r) x[r] = _mm512_loadu_ps(rows + (c + r) * n + done);
+      // Four perfect shuffles of rows and values: pairs of 32, 64, 128 and 256 bits.
+#pragma GCC unroll 8
+      for (int r = 0; r < 16; r += 2)
+        t[r] = _mm512_unpacklo_ps(x[r], x[r + 1]), t[r + 1] = _mm512_unpackhi_ps(x[r], x[r + 1]);
+#pragma GCC unroll 4
+      for (int r = 0; r < 16; r += 4)
+#pragma GCC unroll 2
+        for (int e = 0; e < 2; ++e) {
+          const __m512d a = _mm512_castps_pd(t[r + e]), b = _mm512_castps_pd(t[r + 2 + e]);
+          x[r + 2 * e] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+          x[r + 2 * e + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+#pragma GCC unroll 4
+      for (int e = 0; e < 4; ++e) {  // x[4 g + e] lane l: value 4 l + e of rows 4 g .. 4 g + 3
+        const __m512 a = _mm512_shuffle_f32x4(x[e], x[4 + e], 0x88), b = _mm512_shuffle_f32x4(x[8 + e], x[12 + e], 0x88);
+        const __m512 d = _mm512_shuffle_f32x4(x[e], x[4 + e], 0xdd), f = _mm512_shuffle_f32x4(x[8 + e], x[12 + e], 0xdd);
+        float* at = to + (done + e) * kRowValues + c;
+        _mm512_storeu_ps(at, _mm512_shuffle_f32x4(a, b, 0x88));
+        _mm512_storeu_ps(at + 4 * kRowValues, _mm512_shuffle_f32x4(d, f, 0x88));
+        _mm512_storeu_ps(at + 8 * kRowValues, _mm512_shuffle_f32x4(a, b, 0xdd));
+        _mm512_storeu_ps(at + 12 * kRowValues, _mm512_shuffle_f32x4(d, f, 0xdd));
+      }
+    }
+#endif
+  for (int64_t c = 0; c < kRowValues; ++c)
+    for (int64_t i = done; i < n; ++i) to[i * kRowValues + c] = rows[c * n + i];
+}
+
 // scores[c] = lane dot(q, rows[c]) for `count` rows of n values, count a multiple of 16.
 STRATA_HD void row_dots(const float* __restrict q, const float* __restrict rows, int64_t n, int64_t count,
                         float* __restrict scores) {
