@@ -113,7 +113,9 @@ class Ggml:
         Tensor.from_address(weight).data = raw.ctypes.data
         return lambda: None
 
-    def product(self, type_id: int, raw: Array, x: Array, out: Array) -> tuple[Callable[[], None], Callable[[], None]]:
+    def product(
+        self, type_id: int, raw: Array, x: Array, out: Array
+    ) -> tuple[Callable[[], None], Callable[[], None]]:
         """(run, release) for out [rows, n] = x [rows, k] times raw [n, row bytes] transposed."""
         weight = self._tensor(type_id, (len(raw), x.shape[1]), None)
         rows = self._tensor(0, (len(x), x.shape[1]), x)
