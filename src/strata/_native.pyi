@@ -59,14 +59,26 @@ class BytePairs:
     is a token is not merged.
     """
     def __init__(
-        self, tokens: list[str], merges: list[str], alphabet: list[str], apart: list[int], whole_first: bool, /
+        self,
+        tokens: list[str],
+        merges: list[str],
+        alphabet: list[str],
+        apart: list[int],
+        whole_first: bool,
+        /,
     ) -> None: ...
     def encode(self, pieces: list[str], /) -> list[int]: ...
 
 class SentencePiece:
     """Merges by score; ValueError on a repeated token. Byte ids (256) and the unknown id are -1 where there is none."""
     def __init__(
-        self, tokens: list[str], scores: list[float], apart: list[int], byte_ids: list[int], unknown_id: int, /
+        self,
+        tokens: list[str],
+        scores: list[float],
+        apart: list[int],
+        byte_ids: list[int],
+        unknown_id: int,
+        /,
     ) -> None: ...
     def encode(self, text: str, /) -> list[int]:
         """Ids of text whose spaces are written U+2581. Without the GIL."""

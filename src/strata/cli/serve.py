@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from strata import config_file, env, log
+from strata import env, log
 from strata.cli.options import Backend, Isa, Kv, MaxContext, Prefill, Threads, check_variables, flag
 from strata.config import SETTINGS, EngineOptions, ServerOptions
+from strata.config.file import WITHOUT_EFFECT, read_config
 from strata.errors import UsageError
 
 ConfigFile = Annotated[
@@ -34,15 +35,15 @@ def serve(
 ) -> None:
     """Serve a model over OpenAI's protocol until interrupted."""
     given = {**context.params, "max_num_seqs": parallel}
-    values = config_file.read_config(config) if config else {}
+    values = read_config(config) if config else {}
     variables = env.settings()
     check_variables(variables)
     server = ServerOptions.resolve(given, variables, values)
     engine_options = EngineOptions.resolve(given, variables, values)
     if not server.model:
         raise UsageError("no model: give --model FILE, or [model] path in the file named by --config")
-    for key in sorted(set(values) & set(config_file.WITHOUT_EFFECT)):
-        print(f"strata: {key} has no effect: {config_file.WITHOUT_EFFECT[key]}", file=sys.stderr)
+    for key in sorted(set(values) & set(WITHOUT_EFFECT)):
+        print(f"strata: {key} has no effect: {WITHOUT_EFFECT[key]}", file=sys.stderr)
 
     from strata.engine import Engine
     from strata.server import bind, run
@@ -65,7 +66,7 @@ config_app = typer.Typer(help="Settings: their values and where they come from."
 @config_app.command()
 def show(config: ConfigFile = None) -> None:
     """Print every setting: value, where it comes from, key, flag, and what it does."""
-    values = config_file.read_config(config) if config else {}
+    values = read_config(config) if config else {}
     variables = env.settings()
     check_variables(variables)
     for line in lines(variables, values):

@@ -145,6 +145,7 @@ def test_bad_templates(templates, says):
 
 
 def test_styles():
+    assert ChatTemplate("").style is ToolStyle.NONE
     assert (QWEN38.style, HERMES_TEMPLATE.style) == (ToolStyle.XML, ToolStyle.JSON)
     assert (
         detect_style("<tool_call>{{ name }}\n<arg_key>") is ToolStyle.NONE

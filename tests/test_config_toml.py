@@ -4,7 +4,7 @@ import pytest
 
 from strata.cli.serve import lines
 from strata.config import EngineOptions, ServerOptions
-from strata.config_file import read_config
+from strata.config.file import read_config
 from strata.errors import UsageError
 
 RECIPE = """
