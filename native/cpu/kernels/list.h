@@ -11,6 +11,7 @@
   X(add, 4, 1, 0)               \
   X(add_bias, 4, 1, 0)          \
   X(silu_mul, 4, 1, 0)          \
+  X(gelu_mul, 4, 1, 0)          \
   X(scale, 3, 1, 1)             \
   X(gather_rows, 4, 1, 0)       \
   X(rope, 5, 5, 0)              \
