@@ -1,8 +1,15 @@
 """Bad input to commands: one line that says what and why, before anything expensive happens where possible."""
 
+import hashlib
+import io
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
+from strata.cli.logits_file import LogitsFile
+from strata.errors import UsageError
 from strata.gguf import write_model
 
 ABSURD = [
@@ -18,6 +25,7 @@ ABSURD = [
     ("--top-k", "1.5"),
     ("--repeat-penalty", "0"),
     ("--repeat-penalty", "-1"),
+    ("--repeat-penalty", "1e-4"),
     ("--presence-penalty", "nan"),
     ("--frequency-penalty", "1e9"),
     ("--max-tokens", "0"),
@@ -50,6 +58,7 @@ def test_absurd_parameters(refused, flag, value):
         (["a\udcffb"], b"", "the prompt is not valid UTF-8: byte 0xff at offset 1"),
         (["a", "--prompt", "b"], b"", "two prompts: give one as the argument or with --prompt, not both"),
         (["a", "--stop", ""], b"", "--stop is empty"),
+        (["a", "--stop", "b\udcff"], b"", "--stop is not valid UTF-8: byte 0xff at offset 1"),
     ],
 )
 def test_prompts(refused, arguments, stdin, text):
@@ -128,10 +137,38 @@ def test_pickled_arrays_are_not_run(refused, tmp_path):
     )
 
 
-@pytest.mark.parametrize("out", ["no/such/l.npy", "."])
+def test_a_pipe_is_written_to_and_stays(strata, tmp_path, smollm2_path):
+    """As /dev/null: a file beside it would take its place."""
+    np.save(tmp_path / "t.npy", np.arange(2))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_bytes)
+        command = ("--model", smollm2_path, "--tokens", tmp_path / "t.npy", "--out", pipe)
+        done = strata("eval", "logits", *command)
+    rows = np.load(io.BytesIO(read.result()))
+    assert hashlib.sha256(rows.tobytes()).hexdigest() == done.out.split()[0]
+    assert pipe.is_fifo()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["pipe", "t.npy"]
+    with pytest.raises(UsageError, match="not a regular file"):
+        write_model(pipe, {}, [])
+
+
+def test_logits_that_are_not_whole_leave_no_file(tmp_path):
+    path = tmp_path / "l.npy"
+    with pytest.raises(KeyboardInterrupt), LogitsFile(path, 2, 3) as file:
+        file.write(np.zeros((1, 3), np.float32))
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    with LogitsFile(path, 1, 3) as file:
+        file.write(np.ones((1, 3), np.float32))
+    assert np.load(path).tolist() == [[1, 1, 1]]
+
+
+@pytest.mark.parametrize("out", ["no/such/l.npy", ".", ""])
 def test_output_that_cannot_be_written(refused, tmp_path, smollm2_path, out):
     np.save(tmp_path / "t.npy", np.arange(3))
-    command = ("--model", smollm2_path, "--tokens", tmp_path / "t.npy", "--out", tmp_path / out)
+    command = ("--model", smollm2_path, "--tokens", tmp_path / "t.npy", "--out", out and tmp_path / out)
     refused("eval", "logits", *command, code=2)
 
 
@@ -141,6 +178,8 @@ def test_output_that_cannot_be_written(refused, tmp_path, smollm2_path, out):
         ("5", "must be ID=VALUE"),
         ("x=1", "must be ID=VALUE"),
         ("5=nan", "the value must be a number"),
+        ("5=-inf", "the value must be a number from -1e+38"),
+        ("5=1e39", "the value must be a number from -1e+38"),
         ("49152=1", "outside the vocabulary of 49152"),
         ("-1=1", "outside the vocabulary of 49152"),
     ],
@@ -158,6 +197,9 @@ def test_context_too_long_says_how_long(refused, smollm2_path):
     message = refused("run", "--model", smollm2_path, "--max-context", "10000000", "hello", code=1)
     assert "10000000" in message
     assert "8192" in message
+    message = refused("benchmark", "--model", smollm2_path, "--prompt-len", "8192", code=1)
+    assert "9216 tokens" in message
+    assert "--max-context" not in message, "benchmark has no such option"
 
 
 def test_perplexity_needs_one_source_with_two_tokens(refused, tmp_path, smollm2_path):

@@ -1,5 +1,6 @@
 """Help, version, unknown words, and the ways a command can end; nothing here loads a model."""
 
+import json
 import os
 import signal
 import subprocess
@@ -138,8 +139,35 @@ def test_broken_pipe_is_quiet():
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize(
+    ("closing", "arguments", "code", "words"),
+    [
+        ("<&-", "run --model x -", 2, "standard input is closed"),
+        (">&-", "--version", 0, ""),
+        (">&-", "verify /nowhere.gguf", 1, "no such file"),
+    ],
+)
+def test_closed_streams(closing, arguments, code, words):
+    command = f"exec {sys.executable} -c 'from strata.cli import main; main()' {arguments} {closing}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "unexpected" not in done.stderr
+
+
+def test_json_is_json_on_a_terminal_without_utf8():
+    script = "from strata.cli.output import print_json; print_json({'text': 'é \U0001f600'})"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii:backslashreplace"}
+    out = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=True, env=environment
+    ).stdout
+    assert json.loads(out) == {"text": "é \U0001f600"}
+
+
 def test_interrupt_is_one_line():
-    script = "import os, signal\nfrom strata import gguf\nfrom strata.cli import main\n"
+    # A job in the background inherits SIGINT ignored.
+    script = "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    script += "from strata import gguf\nfrom strata.cli import main\n"
     script += "gguf.verify = lambda *_: os.kill(os.getpid(), signal.SIGINT)\nmain(['verify', 'x'])\n"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 128 + signal.SIGINT

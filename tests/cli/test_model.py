@@ -47,6 +47,12 @@ def test_json_holds_the_answer_and_its_figures(strata, smollm2_path):
     assert done.err == ""
 
 
+def test_inspect_as_json(strata, smollm2_path):
+    found = json.loads(strata("inspect", smollm2_path, "--json").out)
+    assert (found["architecture"], found["context_length"]) == ("llama", 8192)
+    assert found["parameters"] == sum(role["parameters"] for role in found["roles"].values())
+
+
 def test_run_ends_at_a_stop_text_and_at_the_end_of_text(strata, smollm2_path):
     stopped = strata("run", "--model", smollm2_path, "--stop", "ari", "--json", PROMPT)
     assert json.loads(stopped.out)["text"] == " P"

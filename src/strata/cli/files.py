@@ -1,12 +1,12 @@
 """`strata inspect` and `strata verify`: what a model file holds, and whether it is whole."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from strata.cli.options import Json
+from strata.cli.output import print_json
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="GGUF file (of a split model: any part).")]
 
@@ -18,7 +18,10 @@ def inspect(file: File, as_json: Json = False) -> None:
 
     with open_model(file) as model_file:
         found = summary.summarise(model_file)
-    print(json.dumps(found, ensure_ascii=False, indent=2) if as_json else "\n".join(summary.lines(found)))
+    if as_json:
+        print_json(found.to_json(), indent=2)
+    else:
+        print("\n".join(summary.lines(found)))
 
 
 def verify(

@@ -1,11 +1,12 @@
 """Reading what commands are given: prompts, texts, token files, biases. Every fault is a one-line UsageError."""
 
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from strata.errors import UsageError
+
+MAX_BIAS = 1e38  # a float32, and so is a score with it
 
 
 def read_prompt(argument: str | None, option: str | None) -> str:
@@ -15,11 +16,25 @@ def read_prompt(argument: str | None, option: str | None) -> str:
     prompt = option if argument is None else argument
     if prompt is None:
         raise UsageError("no prompt: give it as the argument, with --prompt, or - for standard input")
-    raw = sys.stdin.buffer.read() if prompt == "-" else prompt.encode("utf-8", "surrogateescape")
+    raw = _read_stdin() if prompt == "-" else prompt.encode("utf-8", "surrogateescape")
     text = _decode(raw, "the prompt")
     if not text:
         raise UsageError("the prompt is empty")
     return text
+
+
+def _read_stdin() -> bytes:
+    if sys.stdin is None:  # closed before the start
+        raise UsageError("the prompt is - but standard input is closed")
+    return sys.stdin.buffer.read()
+
+
+def check_stops(stops: Sequence[str]) -> None:
+    """UsageError for a stop text that no answer can contain."""
+    for stop in stops:
+        if not stop:
+            raise UsageError("--stop is empty")
+        _decode(stop.encode("utf-8", "surrogateescape"), "--stop")
 
 
 def read_text(path: Path) -> str:
@@ -77,7 +92,7 @@ def parse_logit_bias(items: Sequence[str], vocab_size: int) -> dict[int, float]:
             raise UsageError(f"--logit-bias is {item!r}; it must be ID=VALUE, for example 42=-1.5") from None
         if not 0 <= token < vocab_size:
             raise UsageError(f"--logit-bias {item}: token {token} is outside the vocabulary of {vocab_size}")
-        if math.isnan(value):
-            raise UsageError(f"--logit-bias {item}: the value must be a number")
+        if not abs(value) <= MAX_BIAS:  # NaN too
+            raise UsageError(f"--logit-bias {item}: the value must be a number from -1e+38 to 1e+38")
         biases[token] = value
     return biases

@@ -5,6 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -54,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character must not end an answer
             stream.reconfigure(errors="backslashreplace")
+    if sys.stdout is None:  # closed before the start, as is usual for a background job
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (lives as long as the process)
     given = sys.argv[1:] if arguments is None else arguments
     sys.exit(_invoke(given or ["--help"]))
 

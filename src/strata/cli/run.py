@@ -1,7 +1,6 @@
 """`strata run`: one prompt, one answer."""
 
 import dataclasses
-import json
 import sys
 from typing import Annotated
 
@@ -20,8 +19,8 @@ from strata.cli.options import (
     engine_options,
     flag,
 )
+from strata.cli.output import print_json
 from strata.config import SamplingOptions
-from strata.errors import UsageError
 
 Prompt = typer.Argument(metavar="[PROMPT]", help="The prompt; - reads it from standard input.")
 PromptOption = typer.Option("--prompt", "-p", metavar="TEXT", help="The prompt, where it begins with a dash.")
@@ -61,8 +60,7 @@ def run(
     """
     sampling = SamplingOptions.resolve(context.params, {})
     options = engine_options(context.params)
-    if "" in (stop or ()):
-        raise UsageError("--stop is empty")
+    inputs.check_stops(stop or ())
     text = inputs.read_prompt(prompt, prompt_option)
 
     from strata.cli.answer import Answer
@@ -80,7 +78,7 @@ def run(
     prompt_token_ids = tokenizer.encode(text, parse_special=not no_special)
     if as_json:
         answer.collect(prompt_token_ids, params, lambda _: None)
-        print(json.dumps(answer.report(), ensure_ascii=False))
+        print_json(answer.report())
     else:
         answer.collect(prompt_token_ids, params, _write)
         _write("\n")

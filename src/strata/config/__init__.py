@@ -219,9 +219,8 @@ class SamplingOptions(_Settings):
         1.0,
         "--repeat-penalty",
         "Lowers the score of tokens that have occurred; 1: off.",
-        low=0.0,
+        low=0.001,
         high=100.0,
-        open_low=True,
     )
     presence_penalty: float = _option(
         0.0, "--presence-penalty", "Taken once from tokens already generated.", low=-100.0, high=100.0

@@ -49,7 +49,7 @@ def _context(model: Model, options: EngineOptions) -> int:
     trained = model.config.max_position
     if options.max_model_len > trained:
         raise ContextLengthError(
-            f"--max-context is {options.max_model_len}; the model was made for {trained} tokens"
+            f"a context of {options.max_model_len} tokens is asked for; the model was made for {trained}"
         )
     if options.max_num_seqs > MAX_STEP_ROWS:
         raise UsageError(

@@ -39,6 +39,8 @@ def write_model(
     The file appears under its name only when it is complete. UsageError names what cannot be written.
     """
     path, specs = Path(path), list(tensors)
+    if path.exists() and not path.is_file():  # /dev/null would become a file
+        raise UsageError(f"{path}: is not a regular file")
     header = encode_header(metadata, specs, alignment)
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:

@@ -9,6 +9,10 @@ from strata.gguf import ModelFile
 from strata.models.weights import WeightReader
 from strata.ops import RopeScaling
 
+MAX_CONTEXT = 2**24  # as --max-context
+MAX_REAL = 1e30
+MIN_THETA = 1.0 + 1e-6  # a base of 1 turns all pairs alike, and YaRN divides by its logarithm
+
 
 @dataclass(frozen=True)
 class Metadata:
@@ -38,9 +42,23 @@ class Metadata:
             )
         return found
 
-    def real(self, key: str, *default: float) -> float:
-        """A number."""
-        return self.file.get(f"{self.architecture}.{key}", float, *default)
+    def real(self, key: str, *default: float, low: float = 0.0, high: float = MAX_REAL) -> float:
+        """A number from `low` to `high`; ModelFileError otherwise, so that a NaN or a zero stops here."""
+        found = self.file.get(f"{self.architecture}.{key}", float, *default)
+        if not low <= found <= high:
+            raise ModelFileError(
+                f"{self.file.path}: {self.architecture}.{key} is {found:g}; it must be from {low:g} to {high:g}"
+            )
+        return found
+
+    def context(self, key: str, *default: int) -> int:
+        """A count of positions that tables can be made for."""
+        found = self.positive(key, *default)
+        if found > MAX_CONTEXT:
+            raise ModelFileError(
+                f"{self.file.path}: {self.architecture}.{key} is {found}; at most {MAX_CONTEXT} can be served"
+            )
+        return found
 
     def numbers(self, key: str) -> tuple[int, ...]:
         """An array of whole numbers; empty when missing."""
@@ -61,27 +79,40 @@ class RopeConfig:
     @classmethod
     def read(cls, m: Metadata, head_dim: int) -> "RopeConfig":
         """`rope.*`: dimension count, base, sections, and linear or YaRN scaling past the trained context."""
-        dim, context = m.positive("rope.dimension_count", head_dim), m.positive("context_length")
-        scaling = _scaling(m, dim, context)
+        dim, context = rotary_dim(m, head_dim), m.context("context_length")
+        scaling = read_scaling(m, dim, context)
         reach = int(scaling.factor * scaling.original_context) if scaling.kind != "none" else context
         return cls(
             dim=dim,
-            theta=m.real("rope.freq_base", 10_000.0),
+            theta=m.real("rope.freq_base", 10_000.0, low=MIN_THETA),
             scaling=scaling,
             sections=m.numbers("rope.dimension_sections"),
-            max_position=max(reach, context),
+            max_position=min(max(reach, context), MAX_CONTEXT),
         )
 
 
-def _scaling(m: Metadata, dim: int, context: int) -> RopeScaling:
+def rotary_dim(m: Metadata, head_dim: int) -> int:
+    """How many values of a head rotate, in pairs."""
+    dim = m.positive("rope.dimension_count", head_dim)
+    if dim % 2 or dim > head_dim:
+        raise ModelFileError(
+            f"{m.file.path}: rope rotates {dim} values of heads that have {head_dim}; it must be an even part"
+        )
+    return dim
+
+
+def read_scaling(m: Metadata, dim: int, context: int) -> RopeScaling:
+    """linear, yarn, or llama3 (whose divisors a file carries as `rope_freqs.weight`)."""
     kind = m.file.get(f"{m.architecture}.rope.scaling.type", str, "none")
     if kind not in ("none", "linear", "yarn"):
-        raise UnsupportedError(f"{m.file.path}: rope scaling {kind!r}; supported: none, linear, yarn")
+        raise UnsupportedError(
+            f"{m.file.path}: rope scaling {kind!r}; supported: none, linear, yarn, llama3 factors"
+        )
     factors = WeightReader(m.file).maybe("rope_freqs.weight", dim // 2)
     return RopeScaling(
         kind=kind,
-        factor=m.real("rope.scaling.factor", 1.0),
-        original_context=m.whole("rope.scaling.original_context_length", context),
-        attention_factor=m.real("rope.scaling.attn_factor", 1.0),
+        factor=m.real("rope.scaling.factor", 1.0, low=1e-3, high=1e6),
+        original_context=m.context("rope.scaling.original_context_length", context),
+        attention_factor=m.real("rope.scaling.attn_factor", 1.0, low=1e-3, high=1e6),
         factors=None if factors is None else np.asarray(factors.decode(), np.float32),
     )

@@ -14,6 +14,7 @@ from strata.ops.kv_store import LayerKV, gather_cells
 from strata.ops.op import Arrays, Op
 from strata.ops.shapes import expect
 
+MAX_HEAD_DIM = 512  # kMaxHeadDim of native/cpu/kernels/attention.cpp
 _ROWS = 8  # rows computed at a time, to bound the reference's memory
 
 Array = NDArray[np.float32]
@@ -116,6 +117,9 @@ def combine(splits: Sequence[Split]) -> Array:
 def attention(b: Builder, q: Buffer, kv: LayerKV, heads: int, scale: float, window: int = 0) -> Buffer:
     """Attention output [rows, heads * head_dim] of q [rows, heads * head_dim] over a layer's cells."""
     expect(heads % kv.kv_heads == 0, f"{heads} query heads over {kv.kv_heads} key heads is not a whole ratio")
+    expect(
+        kv.head_dim <= MAX_HEAD_DIM, f"heads have {kv.head_dim} values; at most {MAX_HEAD_DIM} can be served"
+    )
     expect(q.shape[-1] == heads * kv.head_dim, f"{q} is not {heads} heads of {kv.head_dim}")
     s = b.steps
     out = b.rows(q.shape[-1], "attention", like=q)

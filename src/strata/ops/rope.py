@@ -14,6 +14,8 @@ from strata.ops.builder import Builder
 from strata.ops.op import Arrays, Op
 from strata.ops.shapes import expect
 
+_POSITIONS = 4096  # of the table made at a time, to bound the float64 memory
+
 
 class RopeStyle(IntEnum):
     """Which dimensions rotate together."""
@@ -90,9 +92,12 @@ class RopeScaling:
 def rope_table(max_positions: int, rotary_dim: int, theta: float, scaling: RopeScaling) -> Buffer:
     """A constant f32 [max_positions, rotary_dim / 2, 2] of cos and sin."""
     frequencies, magnitude = rope_frequencies(rotary_dim, theta, scaling)
-    angles = np.arange(max_positions, dtype=np.float64)[:, None] * frequencies
-    table = np.stack([np.cos(angles), np.sin(angles)], axis=-1) * magnitude
-    return Buffer("rope_table", table.shape, "f32", "constant", data=table.astype(np.float32))
+    table = np.empty((max_positions, len(frequencies), 2), np.float32)
+    for i in range(0, max_positions, _POSITIONS):
+        part = table[i : i + _POSITIONS]
+        angles = np.arange(i, i + len(part), dtype=np.float64)[:, None] * frequencies
+        part[..., 0], part[..., 1] = np.cos(angles) * magnitude, np.sin(angles) * magnitude
+    return Buffer("rope_table", table.shape, "f32", "constant", data=table)
 
 
 def rope_frequencies(

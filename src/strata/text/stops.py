@@ -18,14 +18,15 @@ class StopMatcher:
     def push(self, text: str) -> tuple[str, bool]:
         """(text to show, whether a stop string was completed). After a match nothing is shown any more.
 
-        The match that begins first wins, and of those the longest that this text completes.
+        The match that is complete first wins, whatever the pieces; of those that end together, the longest.
         """
         if self.matched is not None:
             return "", True
         text = self._held + text
-        found = [(text.find(stop), -len(stop), stop) for stop in self._stops if stop in text]
+        found = [(text.find(stop) + len(stop), -len(stop), stop) for stop in self._stops if stop in text]
         if found:
-            begin, _, self.matched = min(found)
+            end, _, self.matched = min(found)
+            begin = end - len(self.matched)
             self._held = ""
             return text[:begin], True
         keep = max((_overlap(text, stop) for stop in self._stops), default=0)
