@@ -37,7 +37,8 @@ void make_sentencepiece(SentencePiece* self, Strings tokens, std::vector<float> 
 
 Ids encode_pieces(const BytePairs& self, const std::vector<std::string_view>& pieces) {
   Ids out;
-  for (const std::string_view piece : pieces) self.encode(piece, out);
+  strata::Scratch scratch;
+  for (const std::string_view piece : pieces) self.encode(piece, scratch, out);
   return out;
 }
 

@@ -3,8 +3,6 @@
 #include <bit>
 #include <utility>
 
-#include "text/merge.h"
-
 namespace strata {
 
 BytePairs::BytePairs(std::vector<std::string> tokens, const std::vector<std::string>& merges,
@@ -51,7 +49,7 @@ const BytePairs::Pair* BytePairs::find_pair(int32_t left, int32_t right) const {
   return nullptr;
 }
 
-void BytePairs::encode(std::string_view piece, std::vector<int32_t>& out) const {
+void BytePairs::encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& out) const {
   if (whole_first_) {
     std::string spelled;
     for (const char c : piece) spelled += alphabet_[static_cast<unsigned char>(c)];
@@ -60,12 +58,12 @@ void BytePairs::encode(std::string_view piece, std::vector<int32_t>& out) const 
       return;
     }
   }
-  std::vector<Symbol> symbols;
-  symbols.reserve(piece.size());
+  std::vector<Symbol>& symbols = scratch.symbols;
+  symbols.clear();
   for (size_t at = 0; at < piece.size(); ++at) {
-    append_symbol(symbols, static_cast<uint32_t>(at), 1, byte_ids_[static_cast<unsigned char>(piece[at])]);
+    scratch.append(static_cast<uint32_t>(at), 1, byte_ids_[static_cast<unsigned char>(piece[at])]);
   }
-  merge_all(symbols, [this](const Symbol& left, const Symbol& right, Merge& merge) {
+  merge_all(scratch, [this](const Symbol& left, const Symbol& right, Merge& merge) {
     const Pair* pair = find_pair(left.id, right.id);
     if (!pair) return false;
     merge.score = -static_cast<float>(pair->rank);  // exact: ranks stay far below 2^24

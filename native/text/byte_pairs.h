@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/merge.h"
 #include "text/token_map.h"
 
 namespace strata {
@@ -18,7 +19,7 @@ class BytePairs {
             const std::vector<std::string>& alphabet, const std::vector<int32_t>& apart, bool whole_first);
 
   // Appends the ids of one piece, its raw bytes. A byte that has no token is dropped, and parts its neighbours.
-  void encode(std::string_view piece, std::vector<int32_t>& out) const;
+  void encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& out) const;
 
   BytePairs(const BytePairs&) = delete;  // ids_ points into tokens_
 

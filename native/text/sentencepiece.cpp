@@ -44,24 +44,26 @@ SentencePiece::SentencePiece(std::vector<std::string> tokens, std::vector<float>
 // from short queues.
 std::vector<int32_t> SentencePiece::encode(std::string_view text) const {
   std::vector<int32_t> out;
+  Scratch scratch;
   size_t begin = 0;
   for (size_t at = text.find(kSpace, 1); at != text.npos; at = text.find(kSpace, at + 1)) {
     if (before_space_.count(character_before(text, at))) continue;
-    encode_part(text.substr(begin, at - begin), out);
+    encode_part(text.substr(begin, at - begin), scratch, out);
     begin = at;
   }
-  if (begin < text.size()) encode_part(text.substr(begin), out);
+  if (begin < text.size()) encode_part(text.substr(begin), scratch, out);
   return out;
 }
 
-void SentencePiece::encode_part(std::string_view text, std::vector<int32_t>& out) const {
-  std::vector<Symbol> symbols;
+void SentencePiece::encode_part(std::string_view text, Scratch& scratch, std::vector<int32_t>& out) const {
+  std::vector<Symbol>& symbols = scratch.symbols;
+  symbols.clear();
   for (size_t at = 0; at < text.size();) {
     const size_t size = std::min(character_size(static_cast<unsigned char>(text[at])), text.size() - at);
-    append_symbol(symbols, static_cast<uint32_t>(at), static_cast<uint32_t>(size), find(text.substr(at, size)));
+    scratch.append(static_cast<uint32_t>(at), static_cast<uint32_t>(size), find(text.substr(at, size)));
     at += size;
   }
-  merge_all(symbols, [&](const Symbol& left, const Symbol&, Merge& merge) {
+  merge_all(scratch, [&](const Symbol& left, const Symbol&, Merge& merge) {
     merge.id = find(text.substr(left.begin, merge.size));
     if (merge.id < 0) return false;
     merge.score = scores_[merge.id];

@@ -25,7 +25,7 @@ class SentencePiece {
   SentencePiece(const SentencePiece&) = delete;  // ids_ points into tokens_
 
  private:
-  void encode_part(std::string_view text, std::vector<int32_t>& out) const;
+  void encode_part(std::string_view text, Scratch& scratch, std::vector<int32_t>& out) const;
   void append_bytes(std::string_view symbol, std::vector<int32_t>& out) const;
   int32_t find(std::string_view text) const { return text.size() > longest_ ? -1 : ids_.find(text); }
 

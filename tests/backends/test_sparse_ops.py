@@ -1,5 +1,7 @@
 """Index keys, block selection and attention over selected blocks: kernels against the contract."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 
@@ -86,7 +88,8 @@ def index_buffer(case, name):
 
 def selection_case(positions=(700, 701, 30, 31, 35, 1000), budget=9):
     def make():
-        case, pool = setup(positions, (0, 0, 1, 1, 1, 1))
+        sequences = (0, 0, *(1,) * (len(positions) - 2)) if len(positions) < 10 else (0,) * len(positions)
+        case, pool = setup(positions, sequences)
         q = rows_input(case, len(positions), 3 * INDEX_DIM, 7)
         pooled = case.values[pool.index[0].pooled]
         page = case.values[case.steps.page_table][0, 2]
@@ -105,6 +108,16 @@ def selection_case(positions=(700, 701, 30, 31, 35, 1000), budget=9):
 def test_selection_and_sparse_attention(budget):
     make = selection_case(budget=budget)
     check(make, lambda c: c.values[index_buffer(c, "v.0")].__imul__(np.float32(1.01)))
+
+
+def test_many_rows_are_ranked_as_few_are(monkeypatch):
+    """Rows of a chunk are scored and selected by one kernel; the bits are those of the two for few rows."""
+    positions = tuple(range(690, 730))
+    make = selection_case(positions)
+    want = check(make, bump("pooled.0", slice(None), 3, 5))
+    monkeypatch.setattr(import_module("strata.ops.select_blocks"), "_FEW_ROWS", 64)
+    case, (out,) = make()
+    assert (case.run(CpuBackend(2), out).view(np.int32) == want[0]).all()
 
 
 def test_equal_scores_take_the_lower_block():

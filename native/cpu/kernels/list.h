@@ -42,6 +42,7 @@
   X(index_keys, 11, 6, 1)       \
   X(block_scores, 7, 7, 0)      \
   X(select_blocks, 4, 3, 0)     \
+  X(rank_blocks, 7, 7, 0)       \
   X(sparse_attention, 11, 8, 1) \
   X(ngram_rows, 11, 5, 0)       \
   X(table_rows, 4, 4, 0)        \

@@ -4,15 +4,17 @@
 // dim], out [rows, stride]; dim: heads, dim, ratio, budget, stride, pages_per_seq, num_pages.
 // select_blocks: the `budget` best blocks in ascending order; all of them where they fit.
 // ptr: num_rows, positions, scores [rows, stride], out int32 [rows, budget]; dim: budget, ratio, stride.
+// rank_blocks: both for many rows, a row's scores lying in its thread's memory; block_scores shares one row's blocks.
+// ptr, dim: as block_scores, out being int32 [rows, budget] and stride the most blocks of a row.
 #include "cpu/kernels/groups.h"
 #include "cpu/kernels/kv.h"
+#include "cpu/kernels/split_buffer.h"
 
 namespace strata::STRATA_LEVEL {
 
-static void score_blocks(const Op& op, int64_t row, int64_t begin, int64_t end) {
+static void score_blocks(const Op& op, int64_t row, int64_t begin, int64_t end, float* out) {
   const int64_t heads = op.dim[0], dim = op.dim[1], per_page = kPageCells / op.dim[2];
   const float* q = op.at<const float>(4) + row * heads * dim;
-  float* out = op.at<float>(6) + row * op.dim[4];
   for (int64_t block = begin; block < end; ++block) {
     const int64_t page =
         page_id(op.at<const int32_t>(3), op.dim[5], op.dim[6], op.at<const int32_t>(2)[row], block / per_page);
@@ -34,7 +36,7 @@ void block_scores(const Op& op, int thread, int threads) {
     if (blocks <= op.dim[3]) continue;
     if (blocks > op.dim[4]) return op.fault(kFaultRange);
     const Range mine = part(blocks, 16, thread, threads);
-    score_blocks(op, row, mine.begin, mine.end);
+    score_blocks(op, row, mine.begin, mine.end, op.at<float>(6) + row * op.dim[4]);
   }
 }
 
@@ -55,17 +57,33 @@ static uint64_t threshold(const float* scores, int64_t n, int64_t keep) {
   return known;
 }
 
+static void choose(const float* scores, int64_t blocks, int64_t budget, int32_t* out) {
+  const uint64_t least = blocks > budget ? threshold(scores, blocks, budget) : 0;
+  for (int64_t i = 0, n = 0; i < blocks; ++i)
+    if (blocks <= budget || topk_key(scores[i], static_cast<uint32_t>(i)) >= least) out[n++] = static_cast<int32_t>(i);
+}
+
 void select_blocks(const Op& op, int thread, int threads) {
   const int64_t budget = op.dim[0];
   const Range rows = part(live_rows(op, 0), 1, thread, threads);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     const int64_t blocks = (op.at<const int32_t>(1)[row] + int64_t{1}) / op.dim[1];
     if (blocks > op.dim[2]) return op.fault(kFaultRange);
-    const float* scores = op.at<const float>(2) + row * op.dim[2];
-    int32_t* out = op.at<int32_t>(3) + row * budget;
-    const uint64_t least = blocks > budget ? threshold(scores, blocks, budget) : 0;
-    for (int64_t i = 0, n = 0; i < blocks; ++i)
-      if (blocks <= budget || topk_key(scores[i], static_cast<uint32_t>(i)) >= least) out[n++] = static_cast<int32_t>(i);
+    choose(op.at<const float>(2) + row * op.dim[2], blocks, budget, op.at<int32_t>(3) + row * budget);
+  }
+}
+
+static thread_local SplitBuffer rank_buffer;
+
+void rank_blocks(const Op& op, int thread, int threads) {
+  const int64_t budget = op.dim[3];
+  const Range rows = part(live_rows(op, 0), 1, thread, threads);
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const int64_t blocks = (op.at<const int32_t>(1)[row] + int64_t{1}) / op.dim[2];
+    if (blocks > op.dim[4]) return op.fault(kFaultRange);
+    if (!rank_buffer.reserve(blocks)) return op.fault(kFaultMemory);
+    if (blocks > budget) score_blocks(op, row, 0, blocks, rank_buffer.data);
+    choose(rank_buffer.data, blocks, budget, op.at<int32_t>(6) + row * budget);
   }
 }
 

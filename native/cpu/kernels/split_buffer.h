@@ -1,4 +1,5 @@
-// A thread's memory for the splits of one attention tile; grows to the longest context met.
+// A thread's memory for the splits of one attention tile, or the scores of one row's blocks; grows to the longest
+// context met.
 #pragma once
 #include <cstdlib>
 

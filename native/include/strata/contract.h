@@ -92,12 +92,18 @@ STRATA_HD float rint32(float a) {
 
 // IEEE half to float, exact; all 65,536 codes, subnormals, infinities and NaN included.
 STRATA_HD float half_float(uint16_t h) {
+#if defined(__CUDA_ARCH__)
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+  return x;
+#else
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
   const uint32_t rest = static_cast<uint32_t>(h & 0x7fffu) << 13;
   const uint32_t exponent = rest & 0x0f800000u;
   if (exponent == 0x0f800000u) return bits_float(sign | rest | 0x7f800000u);
   if (exponent == 0) return bits_float(sign | float_bits(bits_float(rest | 0x38800000u) - bits_float(0x38800000u)));
   return bits_float(sign | (rest + 0x38000000u));
+#endif
 }
 
 // Float to IEEE half, nearest, ties to even; overflow to infinity.
@@ -138,29 +144,28 @@ STRATA_HD float exp32(float x) {
 STRATA_HD float sigmoid32(float x) { return div32(1.0f, 1.0f + exp32(-x)); }
 STRATA_HD float silu32(float x) { return div32(x, 1.0f + exp32(-x)); }
 
-// Natural logarithm of a positive normal number: x = 2^e m with m in [sqrt(1/2), sqrt(2)), log m from the series
-// in s = (m - 1) / (m + 1).
+// Natural logarithm of a positive normal number: x = 2^e m with m in [sqrt(1/2), sqrt(2)). With f = m - 1 and
+// s = f / (2 + f), log m = f - (f^2/2 - s (f^2/2 + R)), R the series of log((1 + s) / (1 - s)) / s - 2 (as in fdlibm: f is
+// exact, so what is rounded is small).
 STRATA_HD float log32(float x) {
   const uint32_t u = float_bits(x) - 0x3f3504f3u;
   const float e = static_cast<float>(static_cast<int32_t>(u) >> 23);
   const float m = bits_float((u & 0x007fffffu) + 0x3f3504f3u);
-  const float f = m - 1.0f;
+  const float f = m - 1.0f, half = 0.5f * (f * f);
   const float s = div32(f, 2.0f + f), z = s * s;
   float p = 0.222222222f;
   p = fma32(p, z, 0.285714285f);
   p = fma32(p, z, 0.4f);
   p = fma32(p, z, 0.666666667f);
-  const float tail = fma32(s * z, p, e * 1.42860682030941723e-6f);
-  return fma32(e, 0.693145751953125f, fma32(2.0f, s, tail));
+  const float t = fma32(s, fma32(z, p, half), e * 1.42860682030941723e-6f);
+  return fma32(e, 0.693145751953125f, f - (half - t));
 }
 
 // log(1 + e^x).
 STRATA_HD float softplus32(float x) {
   if (x > 20.0f) return x;
   const float e = exp32(x), y = 1.0f + e;
-  // Kahan's correction keeps log(1 + e) right where e is small: log(y) * e / (y - 1).
-  const float d = y - 1.0f;
-  return d == 0.0f ? e : div32(log32(y) * e, d);
+  return log32(y) + div32(e - (y - 1.0f), y);  // y - 1 is exact; the second term restores what rounding y lost
 }
 
 // ---- sums ------------------------------------------------------------------------------------------------------

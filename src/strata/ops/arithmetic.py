@@ -134,10 +134,11 @@ def log32(x: Float32) -> Float32:
     e = (shifted >> 23).astype(np.float32)
     m = ((shifted & 0x007FFFFF) + _SQRT_HALF).view(np.float32)
     f = m - _f32(1)
+    half = _f32(0.5) * (f * f)
     s = f / (_f32(2) + f)
     z = s * s
-    tail = fma(s * z, _horner(_LOG_TERMS, z), e * _LN2_LOW)
-    return fma(e, _LN2_HIGH, fma(_f32(2), s, tail))  # type: ignore[arg-type]
+    t = fma(s, fma(z, _horner(_LOG_TERMS, z), half), e * _LN2_LOW)
+    return fma(e, _LN2_HIGH, f - (half - t))  # type: ignore[arg-type]
 
 
 def softplus32(x: Float32) -> Float32:
@@ -145,9 +146,7 @@ def softplus32(x: Float32) -> Float32:
     x = np.asarray(x, np.float32)
     e = exp32(np.minimum(x, _f32(20)))
     y = _f32(1) + e
-    d = y - _f32(1)
-    exact = np.where(d == 0, _f32(1), d)
-    return np.where(x > 20, x, np.where(d == 0, e, log32(y) * e / exact))
+    return np.where(x > 20, x, log32(y) + (e - (y - _f32(1))) / y)
 
 
 def segment_bounds(blocks: int) -> list[int]:

@@ -6,10 +6,17 @@ from pathlib import Path
 import pytest
 from answers import FOUND, JSON, WEATHER, XML, events, js, parse, xml
 from conversations import USER, call
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.text.chat import ChatTemplate, ToolCallStart
+from strata.text.chat import (
+    ArgumentsDelta,
+    ChatTemplate,
+    ContentDelta,
+    ReasoningDelta,
+    ToolCallEnd,
+    ToolCallStart,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +38,8 @@ from strata.text.chat import ChatTemplate, ToolCallStart
         ("C", "unit", '"C"'),
         ("3", "anything", "3"),
         ("x", "anything", '"x"'),
+        ('"q"', "anything", '"\\"q\\""'),
+        (xml("f", ("days", "3")), "city", json.dumps(xml("f", ("days", "3")))),
         ("[1]", "either", "[1]"),
         ("1", "either", '"1"'),
         ("3", "unheard_of", '"3"'),
@@ -54,11 +63,23 @@ def test_schemas_that_make_no_sense(schema):
     )
 
 
+def test_a_missing_tag_behind_a_quoted_call():
+    text = xml("write_file", ("text", WEATHER)).removesuffix("</parameter>\n</function>\n</tool_call>")
+    text += "</function>\n</tool_call>"
+    assert parse(text, thinking=False)[2] == [
+        ("write_file", json.dumps({"text": WEATHER}, ensure_ascii=False), True)
+    ]
+
+
+def test_space_behind_a_call_is_no_content():
+    assert parse(WEATHER + " \n ", thinking=False) == ("", "", [FOUND])
+
+
 def test_several_calls_and_text_around():
     text = f"Why.\n</think>\n\nLet me.\n\n{WEATHER}\n{xml('write_file')}\n\n{WEATHER}\nDone."
     assert parse(text) == ("Why.", "Let me.Done.", [FOUND, ("write_file", "{}", True), FOUND])
-    order = [type(e).__name__ for e in events(text)]
-    assert order[:6] == ["ReasoningDelta", "ContentDelta", "ToolCallStart", "ArgumentsDelta", "ToolCallEnd", "ToolCallStart"]
+    order = [type(e) for e in events(text)]
+    assert order[:5] == [ReasoningDelta, ContentDelta, ToolCallStart, ArgumentsDelta, ToolCallEnd]
     assert [e.index for e in events(text) if isinstance(e, ToolCallStart)] == [0, 1, 2]
 
 
@@ -84,6 +105,7 @@ TAG_LIKE = [
     "<think></think>",
     "<div>\n</div",
     "\n".join(["See:", WEATHER, "and", xml("f", ("a", "1"), ("b", "2")), "end"]),
+    xml("f", ("a", "x </parameter> y")),
     "<parameter=zzz>\nquoted\n</parameter>\nafter",
 ]
 
@@ -106,7 +128,11 @@ def test_values_that_look_like_tags(value):
         (WEATHER.replace("</parameter>\n", ""), FOUND[1], True),
         (WEATHER.replace("<tool_call>\n", ""), FOUND[1], True),
         (WEATHER.replace("\n", ""), FOUND[1], True),
-        (WEATHER.replace("\n</parameter>\n", "\n<parameter=days>\n3\n</parameter>\n"), '{"city": "北京", "days": 3}', True),
+        (
+            WEATHER.replace("</parameter>", "<parameter=days>\n3\n</parameter>"),
+            '{"city": "北京", "days": 3}',
+            True,
+        ),
         (WEATHER.split("</function>")[0], FOUND[1], False),
         (WEATHER.split("</parameter>")[0] + "</param", '{"city": "北京\\n</param', False),
         (WEATHER.split("京")[0], '{"city": "北', False),
@@ -122,16 +148,31 @@ def test_missing_tags_and_cut_off_calls(text, arguments, complete):
 @pytest.mark.parametrize(
     ("call", "arguments", "complete"),
     [
-        (js("get_weather", {"city": "</tool_call> \" \\ 北", "a": [{}, "}"]}), None, True),
+        (js("get_weather", {"city": '</tool_call> " \\ 北', "a": [{}, "}"]}), None, True),
         (js("get_weather", {}), "{}", True),
         ('<tool_call>{"name":"get_weather","arguments":{"a":1}}</tool_call>', '{"a":1}', True),
         ('<tool_call>\n{"name": "get_weather"}\n</tool_call>', "{}", True),
+        ('<tool_call>\n{"name": "get_weather", "arguments": nope}\n</tool_call>', "nope", False),
+        ('<tool_call>\n{"name": "get_weather", "arguments": ""}\n</tool_call>', "{}", True),
+        ('<tool_call>\n{"id": "\\"}", "name": "get_weather"}\n</tool_call>', "{}", True),
         ('<tool_call>\n{"name": "get_weather", "arguments": null}\n</tool_call>', "{}", True),
         ('<tool_call>\n{"name": "get_weather", "parameters": {"a": 1}}\n</tool_call>', '{"a": 1}', True),
         ('<tool_call>\n{"name": "get_weather", "arguments": "{\\"a\\": 1}"}\n</tool_call>', '{"a": 1}', True),
-        ('<tool_call>\n{"arguments": {"name": "x"}, "name": "get_weather"}\n</tool_call>', '{"name": "x"}', True),
-        ('<tool_call>\n{"id": 7, "name": "get_weather", "arguments": {"a": 1}}\n</tool_call>', '{"a": 1}', True),
-        ('<tool_call>\n{"name": "get_weather", "arguments": {"a": 1}, "id": [1]}\n</tool_call>', '{"a": 1}', True),
+        (
+            '<tool_call>\n{"arguments": {"name": "x"}, "name": "get_weather"}\n</tool_call>',
+            '{"name": "x"}',
+            True,
+        ),
+        (
+            '<tool_call>\n{"id": 7, "name": "get_weather", "arguments": {"a": 1}}\n</tool_call>',
+            '{"a": 1}',
+            True,
+        ),
+        (
+            '<tool_call>\n{"name": "get_weather", "arguments": {"a": 1}, "id": [1]}\n</tool_call>',
+            '{"a": 1}',
+            True,
+        ),
         ('<tool_call>\n{"name": "get_weather", "arguments": {"a": 1}\n</tool_call>', '{"a": 1}', True),
         ('<tool_call>\n{"name": "get_weather", "arguments": {"a": 1}}}\n</tool_call>', '{"a": 1}', True),
         ('<tool_call>\n{"name": "get_weather", "arguments": {"a": 1}}\n', '{"a": 1}', True),
@@ -152,36 +193,44 @@ def test_json_calls(call, arguments, complete):
 
 @pytest.mark.parametrize(
     "text",
-    ["<tool_call>\nno\n</tool_call>", "<tool_call>{}", '<tool_call>{"nam', '<tool_call>{"x": 1, "name": "f"}', "<tool_call>{1}",
-     '<tool_call>{"name": 3}', '`<tool_call>{"name": "f"}`', '<tool_call>{"arguments": {}, "name": ""}', '<tool_call>{"id": }'],
+    [
+        "<tool_call>\nno\n</tool_call>",
+        "<tool_call>{}",
+        '<tool_call>{"nam',
+        '<tool_call>{"x": 1, "name": "f"}',
+        "<tool_call>{1}",
+        '<tool_call>{"name": 3}',
+        '`<tool_call>{"name": "f"}`',
+        '<tool_call>{"arguments": {}, "name": ""}',
+        '<tool_call>{"id": }',
+        '<tool_call>{"id": [}',
+        '<tool_call>{"name": "\\x"}',
+        '<tool_call>{"type": "a}"}',
+    ],
 )
 def test_json_that_is_no_call_stays_text(text):
     assert parse(text, JSON, thinking=False) == ("", text, [])
 
 
+QWEN38 = ChatTemplate((Path(__file__).parent / "templates" / "qwen38.jinja").read_text())
 TEXT = st.text(st.sampled_from('ab <>/\n"\\{}`é京=:'), max_size=30)
 VALUES = st.one_of(TEXT, st.integers(), st.booleans(), st.none(), st.lists(TEXT, max_size=2))
 
 
+@settings(deadline=None)
 @given(TEXT, TEXT, st.lists(st.dictionaries(st.sampled_from("pqr"), VALUES), max_size=3))
 def test_what_a_template_writes_is_read_back(reasoning, content, arguments):
     """An answer of the history, rendered and parsed: the same answer, but for the space that templates trim."""
-    if content.count("`"):  # may open a code span or a fence, in which calls are quoted
-        content = content.replace("`", "")
+    content = content.replace("`", "")  # which may open a code span or a fence, in which calls are quoted
     tools = [{"function": {"name": "f", "parameters": {"properties": {k: {} for k in "pqr"}}}}]
     said = {"role": "assistant", "content": content, "reasoning_content": reasoning}
     said["tool_calls"] = [call("f", item) for item in arguments]
-    template = ChatTemplate((Path(__file__).parent / "templates" / "qwen38.jinja").read_text())
-    prompt = template.render([USER], tools)
-    turn = template.render([USER, said], tools, add_generation_prompt=False)[len(prompt) :]
+    prompt = QWEN38.render([USER], tools)
+    turn = QWEN38.render([USER, said], tools, add_generation_prompt=False)[len(prompt) :]
     found = parse(turn.removesuffix("<|im_end|>\n"), XML, tools=tools)
     expected = [{k: as_read(v) for k, v in item.items()} for item in arguments]
     assert found[:2] == (reasoning.strip(), content.strip())
-    assert [json.loads(a) for _, a, _ in found[2]]) == (
-        reasoning.strip(),
-        content.strip(),
-        expected,
-    )
+    assert [json.loads(a) for _, a, _ in found[2]] == expected
     assert all(complete for *_, complete in found[2])
 
 

@@ -41,6 +41,7 @@ from strata.text.chat import (
         ("```\ncode\n</think>\n\nHi", True, "```\ncode", "Hi"),
         ("", True, "", ""),
         ("\n\n", True, "", ""),
+        ("x</think>\n\n", True, "x", ""),
         ("a < b <tool <", False, "", "a < b <tool <"),
     ],
 )
@@ -138,7 +139,7 @@ PIECES = [
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=24).map("".join)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(TEXTS, st.sampled_from([*ToolStyle]), st.booleans(), st.sampled_from([TOOLS, None]), st.data())
 def test_cuts_change_nothing(text, style, thinking, tools, data):
     whole = events(text, style, thinking, tools)
@@ -160,7 +161,7 @@ def test_every_cut_of_ordinary_answers():
             assert events(text, style, cuts=(first, min(first + 3, len(text)))) == whole
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(TEXTS, st.sampled_from([XML, JSON]))
 def test_calls_are_well_formed(text, style):
     open_call = None
@@ -181,7 +182,7 @@ def test_calls_are_well_formed(text, style):
     assert open_call is None
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from([p for p in PIECES if p not in (WEATHER,)]), max_size=24).map("".join))
 def test_text_without_tags_comes_back_whole(text):
     assert parse(text.replace("<think>", ""), NONE, thinking=False) == ("", text.replace("<think>", ""), [])
@@ -221,7 +222,7 @@ def test_arguments_stream():
         assert shown(call[:end], style=JSON) == call[call.index("{", 14) : end]
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(TEXTS)
 def test_waiting_is_bounded(text):
     """Behind any text, 300 letters without a tag are more than a name, a tag and space: something must come."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from conversations import QWEN, TOOLS, USER, call
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.text import Tokenizer
@@ -151,6 +151,7 @@ spelling = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(spelling.map("".join), spelling.map("".join), spelling.map("".join))
 def test_no_text_adds_a_control_token(one, two, three):
     user = {"role": "user", "content": [{"text": one}, {"text": two}]}

@@ -6,7 +6,7 @@ from strata.ops.gates import GatedNorm, SigmoidGate
 from strata.ops.grouped_norm import GroupedNorm
 from strata.ops.head_norm import HeadNormRope
 from strata.ops.index_keys import CellPositions, IndexKeys
-from strata.ops.select_blocks import BlockScores, SelectBlocks
+from strata.ops.select_blocks import BlockScores, RankBlocks, SelectBlocks
 from strata.ops.sparse_attention import SparseAttention
 from strata.ops.step import PAGE_CELLS
 from strata.ops.streams import ScaledSilu, StreamMix, StreamTile, StreamWrite
@@ -89,6 +89,15 @@ def _(op: IndexKeys, at: Addresses) -> Record:
 
 @lower.register
 def _(op: BlockScores, at: Addresses) -> Record:
+    return _scores(op, at, op.out.shape[-1])
+
+
+@lower.register
+def _(op: RankBlocks, at: Addresses) -> Record:
+    return _scores(op, at, op.max_blocks)
+
+
+def _scores(op: BlockScores, at: Addresses, most: int) -> Record:
     buffers = (op.positions, op.sequences, op.page_table, op.q, op.pooled, op.out)
     num_pages, _, dim = op.pooled.shape
     dims = [
@@ -96,7 +105,7 @@ def _(op: BlockScores, at: Addresses) -> Record:
         dim,
         op.ratio,
         op.budget,
-        op.out.shape[-1],
+        most,
         op.page_table.shape[1],
         num_pages,
     ]

@@ -14,6 +14,7 @@ _NAME_FIRST = re.compile(rf'\{{\s*"name"\s*:\s*({_STRING})', re.DOTALL)
 # What `_NAME_FIRST` begins with, at the end of the text.
 _BEGINNING = re.compile(r'\{\s*("\w*("\s*(:\s*("(?:[^"\\]|\\.)*\\?)?)?)?)?\Z', re.DOTALL)
 _OTHER_FIRST = re.compile(r'\{\s*"(?:arguments|parameters|id|type)"\s*:')
+_STRING_MARK, _OUTSIDE_MARK = re.compile(r'["\\]'), re.compile(r'["{}\[\]<,:\s]')
 _ARGUMENTS = ("arguments", "parameters")
 
 
@@ -54,7 +55,7 @@ class JsonCall:
         self._key: str | None = None
         self._value = ""
         self._streams = False  # the value is the arguments' object and goes out as it comes
-        self._arguments = ""
+        self._arguments: list[str] = []  # pieces
         self._closed = False
         self.done = False
         self.complete = False
@@ -71,8 +72,8 @@ class JsonCall:
         if final and not self.done:
             self.done, self.complete = True, self._closed and self._is_whole()
         if self.done and not self._arguments:
-            self._arguments = "{}"
-            parts.append(self._arguments)
+            self._arguments = ["{}"]
+            parts.append("{}")
         return "".join(parts), at
 
     def _between(self, text: str, at: int) -> int:
@@ -94,7 +95,7 @@ class JsonCall:
         end = scanner.scan(text, at)
         piece = text[at:end]
         if self._streams:
-            self._arguments += piece
+            self._arguments.append(piece)
         else:
             self._value += piece
         self.done = scanner.broken
@@ -118,12 +119,13 @@ class JsonCall:
             decoded = json.loads(self._value)
         except ValueError:
             decoded = self._value
-        self._arguments = decoded if isinstance(decoded, str) else self._value if decoded else "{}"
-        return self._arguments
+        text = decoded if isinstance(decoded, str) else self._value if decoded else ""
+        self._arguments.append(text or "{}")
+        return self._arguments[0]
 
     def _is_whole(self) -> bool:
         try:
-            json.loads(self._arguments or "{}")
+            json.loads("".join(self._arguments) or "{}")
         except (ValueError, RecursionError):
             return False
         return True
@@ -134,40 +136,44 @@ class _Scanner:
 
     def __init__(self) -> None:
         self._depth = 0
-        self._string = self._escape = self._begun = False
+        self._string = self._escape = False
         self.ended = False
         self.broken = False  # a `<` outside of strings
 
     def scan(self, text: str, at: int) -> int:
         """Where the value ends, or the text."""
-        for here in range(at, len(text)):
-            char = text[here]
-            if self._string:
-                self._in_string(char)
-                if self.ended:
-                    return here + 1
-            elif char == "<":
-                self.ended = self.broken = True
-                return here
-            elif char == '"':
-                self._string = self._begun = True
-            elif char in "{[":
-                self._depth += 1
-            elif char in "}]" and self._depth > 0:
-                self._depth -= 1
-                if self._depth == 0:
-                    self.ended = True
-                    return here + 1
-            elif self._depth == 0 and (char in ",:}]" or char.isspace()):  # the end of a number or a word
-                self.ended = True
-                return here
-        return len(text)
+        while at < len(text) and not self.ended:
+            at = self._scan_string(text, at) if self._string else self._scan_outside(text, at)
+        return at
 
-    def _in_string(self, char: str) -> None:
+    def _scan_string(self, text: str, at: int) -> int:
         if self._escape:
             self._escape = False
-        elif char == "\\":
-            self._escape = True
-        elif char == '"':
+            return at + 1
+        found = _STRING_MARK.search(text, at)
+        if not found:
+            return len(text)
+        self._escape = found[0] == "\\"
+        if not self._escape:
             self._string = False
             self.ended = self._depth == 0
+        return found.end()
+
+    def _scan_outside(self, text: str, at: int) -> int:
+        found = _OUTSIDE_MARK.search(text, at)
+        if not found:
+            return len(text)
+        char = found[0]
+        if char == "<":
+            self.ended = self.broken = True
+        elif char == '"':
+            self._string = True
+        elif char in "{[":
+            self._depth += 1
+        elif self._depth == 0:  # the end of a number or a word
+            self.ended = True
+        elif char in "}]":
+            self._depth -= 1
+            self.ended = self._depth == 0
+            return found.end()
+        return found.start() if self.ended else found.end()

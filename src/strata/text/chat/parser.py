@@ -182,7 +182,7 @@ class OutputParser:
     def _write(self, text: str) -> None:
         """Text of the section; its trailing space waits, as a tag may follow."""
         text = self._space + text
-        body = text.rstrip() if self._has_tags else text
+        body = text.rstrip() if self._has_tags or self._fresh else text
         self._space = text[len(body) :]
         if not body:
             return

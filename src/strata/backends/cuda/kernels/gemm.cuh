@@ -1,0 +1,335 @@
+// Products of 8 and more rows with packed weights on int8 tensor cores, in the contract's order.
+//
+// A thread block computes Rows weight rows x Tokens activation rows. Weights are decoded once per 32-block into shared
+// int8, warps multiply 32 x 32 tiles with m16n8k32 (weights are the 16-row operand), and each block's exact integer sum
+// takes one chain step in float. The chain lives in registers, the total over segments in shared memory.
+#pragma once
+
+#include "packed.cuh"
+
+namespace strata {
+
+// int8 m16n8k32 and m16n8k16 with int32 sums; before sm_80 the same fragments go through m8n8k16.
+// d = a * b + c, every element of c the same.
+__device__ __forceinline__ void mma_half(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b, int c) {
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a0), "r"(a1), "r"(b), "r"(c));
+#else
+  asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
+      : "=r"(d[0]), "=r"(d[1]) : "r"(a0), "r"(b), "r"(c));
+  asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
+      : "=r"(d[2]), "=r"(d[3]) : "r"(a1), "r"(b), "r"(c));
+#endif
+}
+
+__device__ __forceinline__ void mma_full(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int c) {
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c));
+#else
+  mma_half(d, a[0], a[1], b0, c);
+  asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(d[0]), "+r"(d[1]) : "r"(a[2]), "r"(b1));
+  asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(d[2]), "+r"(d[3]) : "r"(a[3]), "r"(b1));
+#endif
+}
+
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* p) {
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
+}
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[2], const void* p) {
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at));
+}
+
+// An mma sum that starts at kMagic leaves the float 12582912 + sum in its bits (|sum| < 2^22: 32 codes of int8 times
+// int8 stay under 2^19), so one subtraction replaces the slower conversion from int.
+constexpr int kMagic = 0x4b400000;
+__device__ __forceinline__ float magic_float(int sum) { return __int_as_float(sum) - 12582912.0f; }
+
+// Global to shared memory; asynchronous from sm_80 on, complete after copies_wait and a barrier.
+template <int Bytes> __device__ __forceinline__ void copy_async(void* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  if constexpr (Bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from));
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from));
+  }
+#else
+  if constexpr (Bytes == 16) {
+    *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
+  } else {
+    *static_cast<uint32_t*>(to) = *static_cast<const uint32_t*>(from);
+  }
+#endif
+}
+__device__ __forceinline__ void copies_wait() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// Blocks of a stage: a whole segment, or a part of it, where segments are even; else 4.
+constexpr int stage_blocks(int blocks, bool segmented) {
+  const int segs = segmented ? segments(blocks) : segments(blocks) * (blocks % segments(blocks) == 0);
+  if (segs == 0 || blocks % segs != 0) return 4;
+  const int length = blocks / segs;
+  for (int s = 8; s > 2; --s)
+    if (length % s == 0) return s;
+  return 4;
+}
+
+// RowWarps x TokenWarps warps of 32 weight rows x 8 * NTiles tokens, K = 32 * Blocks. Without `Segmented` (benchmarks
+// only) K is one chain.
+template <QuantType T, int Blocks, int RowWarps, int TokenWarps, int NTiles, bool Segmented = true> struct Gemm {
+  static constexpr int kRows = 32 * RowWarps, kTokens = 8 * NTiles * TokenWarps, kThreads = 32 * RowWarps * TokenWarps;
+  static constexpr int kSegs = segments(Blocks);
+  static constexpr int kStage = stage_blocks(Blocks, Segmented);
+  static constexpr bool kEven = Blocks % kSegs == 0 && Blocks / kSegs % kStage == 0;  // segments end with a stage
+  static constexpr int kPitch = 32 * kStage + 16;
+  static_assert(kPitch / 16 % 2 == 1, "ldmatrix reads eight rows without bank conflicts");
+  static constexpr int kParts = kTokens * kStage * 2;  // 16-byte parts of activation codes a stage
+  static constexpr int kUnits = (kRows * kStage + kThreads - 1) / kThreads;
+  static constexpr bool kTwo = kSteps<T> != Steps::one;
+  static constexpr bool kHalves = kSteps<T> == Steps::halves;
+  using Raw = typename Packed<T>::Raw;
+
+  struct Stage {
+    alignas(16) int8_t w[kRows * kPitch];
+    alignas(16) int8_t q[kTokens * kPitch];
+    float w0[kStage][kRows];
+    float w1[kTwo ? kStage : 1][kTwo ? kRows : 1];  // second float scale, or the second sub-scale
+    float s0[kHalves ? kStage : 1][kHalves ? kRows : 1];
+    float m[kHasMin<T> ? kStage : 1][kHasMin<T> ? kRows : 1];
+    alignas(8) float d[kStage][kTokens];
+    alignas(8) float sum[kHasMin<T> ? kStage : 1][kHasMin<T> ? kTokens : 1];  // d_a * sum of codes
+  };
+  static constexpr int kTableBytes = Packed<T>::kTableWords * 4;
+  static constexpr int kTotals = 2 * NTiles;  // float4 a thread
+  static constexpr int kTotalBytes = Segmented ? kTotals * kThreads * 16 : 0;
+  static constexpr int kSharedBytes = kTableBytes + 2 * static_cast<int>(sizeof(Stage)) + kTotalBytes;
+
+  struct Problem {
+    const uint8_t* w;
+    const int8_t* q;
+    const float* d;
+    const int16_t* sums;
+    float* y;
+    int n, tokens, row0, token0;
+  };
+
+  static __device__ __forceinline__ void fetch_weights(Raw (&raw)[kUnits], const Problem& p, int b0) {
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const int u = threadIdx.x + i * kThreads, row = min(p.row0 + u / kStage, p.n - 1), b = b0 + u % kStage;
+      if (u < kRows * kStage) raw[i] = Packed<T>::load(p.w, p.n, Blocks, row, Blocks % kStage == 0 ? b : min(b, Blocks - 1));
+    }
+  }
+
+  static __device__ __forceinline__ void put_weights(Stage& s, const Raw (&raw)[kUnits], const uint32_t* table) {
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const int u = threadIdx.x + i * kThreads, row = u / kStage, b = u % kStage;
+      if (u >= kRows * kStage) break;
+      uint32_t code[8];
+      Packed<T>::template decode<1>(raw[i], table, code);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) code[j] = centre<T>(code[j]);
+      uint4* at = reinterpret_cast<uint4*>(s.w + row * kPitch + b * 32);
+      at[0] = make_uint4(code[0], code[1], code[2], code[3]);
+      at[1] = make_uint4(code[4], code[5], code[6], code[7]);
+      const Scales w = Packed<T>::scales(raw[i]);
+      s.w0[b][row] = w.w0;
+      if constexpr (kSteps<T> == Steps::scale16) s.w1[b][row] = w.w1;
+      if constexpr (kHalves) s.s0[b][row] = static_cast<float>(w.s0), s.w1[b][row] = static_cast<float>(w.s1);
+      if constexpr (kHasMin<T>) s.m[b][row] = w.m;
+    }
+  }
+
+  static __device__ __forceinline__ void copy_activations(Stage& s, const Problem& p, int b0) {
+#pragma unroll
+    for (int i = 0; i < (kParts + kThreads - 1) / kThreads; ++i) {
+      const int u = threadIdx.x + i * kThreads, token = u / (2 * kStage), part = u % (2 * kStage);
+      const uint32_t from = static_cast<uint32_t>(min(p.token0 + token, p.tokens - 1)) * (Blocks * 32) + b0 * 32 + part * 16;
+      if (u < kParts && (Blocks % kStage == 0 || b0 + part / 2 < Blocks)) copy_async<16>(s.q + token * kPitch + part * 16, p.q + from);
+    }
+#pragma unroll
+    for (int i = 0; i < (kTokens * kStage + kThreads - 1) / kThreads; ++i) {
+      const int u = threadIdx.x + i * kThreads, token = u / kStage, b = u % kStage;
+      const uint32_t from = static_cast<uint32_t>(min(p.token0 + token, p.tokens - 1)) * Blocks + b0 + b;
+      if (u >= kTokens * kStage || (Blocks % kStage != 0 && b0 + b >= Blocks)) continue;
+      if constexpr (kHasMin<T>) {
+        const uint32_t both = reinterpret_cast<const uint32_t*>(p.sums)[from];
+        s.d[b][token] = p.d[from];
+        s.sum[b][token] = static_cast<float>(static_cast<int16_t>(both) + (static_cast<int32_t>(both) >> 16)) * p.d[from];
+      } else {
+        copy_async<4>(&s.d[b][token], p.d + from);
+      }
+    }
+  }
+
+  // Chain steps of one 32-block for this warp's tile. The first block of a segment multiplies: a chain that starts at -0
+  // instead of +0 gives the same total, which starts at +0.
+  static __device__ __forceinline__ void block(const Stage& s, int b, bool first, float (&y)[2][NTiles][4]) {
+    const int lane = lane_id(), g = lane / 4, t = lane % 4;
+    const int row0 = warp_id() % RowWarps * 32, token0 = warp_id() / RowWarps * 8 * NTiles;
+    uint32_t a[2][4], q[NTiles][2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      load_matrices(a[i], s.w + (row0 + 16 * i + lane % 16) * kPitch + b * 32 + lane / 16 * 16);
+    if constexpr (NTiles == 1) {
+      load_matrices(q[0], s.q + (token0 + lane % 8) * kPitch + b * 32 + lane / 8 % 2 * 16);
+    } else {
+#pragma unroll
+      for (int j = 0; j < NTiles; j += 2) {
+        uint32_t two[4];
+        load_matrices(two, s.q + (token0 + 8 * j + lane / 16 * 8 + lane % 8) * kPitch + b * 32 + lane / 8 % 2 * 16);
+        q[j][0] = two[0], q[j][1] = two[1], q[j + 1][0] = two[2], q[j + 1][1] = two[3];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float w0[2], w1[2], s0[2], m[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = row0 + 16 * i + g + 8 * h;
+        w0[h] = s.w0[b][row];
+        if constexpr (kTwo) w1[h] = s.w1[b][row];
+        if constexpr (kHalves) s0[h] = s.s0[b][row];
+        if constexpr (kHasMin<T>) m[h] = s.m[b][row];
+      }
+#pragma unroll
+      for (int j = 0; j < NTiles; ++j) {
+        const int token = token0 + 8 * j + 2 * t;
+        const float2 d = *reinterpret_cast<const float2*>(&s.d[b][token]);
+        float2 sum = make_float2(0.0f, 0.0f);
+        if constexpr (kHasMin<T>) sum = *reinterpret_cast<const float2*>(&s.sum[b][token]);
+        int c[4], c1[4];
+        if constexpr (kTwo) {
+          mma_half(c, a[i][0], a[i][1], q[j][0], kMagic);
+          mma_half(c1, a[i][2], a[i][3], q[j][1], kMagic);
+        } else {
+          mma_full(c, a[i], q[j][0], q[j][1], kMagic);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float d_a = e % 2 ? d.y : d.x;
+          const int h = e / 2;
+          float& out = y[i][j][e];
+          const auto chain = [first](float sum, float w, float before) { return first ? sum * w : fma32(sum, w, before); };
+          if constexpr (kSteps<T> == Steps::scale16) {
+            out = chain(magic_float(c[e]), w0[h] * d_a, out);
+            out = fma32(magic_float(c1[e]), w1[h] * d_a, out);
+          } else if constexpr (kHalves) {  // products and their sum stay below 2^24: exact
+            out = chain(fma32(magic_float(c1[e]), w1[h], magic_float(c[e]) * s0[h]), w0[h] * d_a, out);
+          } else {
+            out = chain(magic_float(c[e]), w0[h] * d_a, out);
+          }
+          if constexpr (kHasMin<T>) out = fma32(m[h], e % 2 ? sum.y : sum.x, out);
+        }
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void run(const Problem& p) {
+    extern __shared__ __align__(16) uint8_t shared[];
+    uint32_t* table = reinterpret_cast<uint32_t*>(shared);
+    Stage* stages = reinterpret_cast<Stage*>(shared + kTableBytes);
+    float4* total = reinterpret_cast<float4*>(stages + 2) + threadIdx.x;
+    Packed<T>::template fill<1>(table);
+    Raw raw[kUnits];
+    fetch_weights(raw, p, 0);
+    dependency_wait();
+    copy_activations(stages[0], p, 0);
+    if constexpr (Segmented) {
+#pragma unroll
+      for (int i = 0; i < kTotals; ++i) total[i * kThreads] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+    __syncthreads();  // the table
+    put_weights(stages[0], raw, table);
+    copies_wait();
+    __syncthreads();
+    float y[2][NTiles][4] = {};
+    int end = segment_begin(1, Blocks), segment = 0;
+#pragma unroll 1
+    for (int b0 = 0, at = 0; b0 < Blocks; b0 += kStage, at ^= 1) {
+      const bool more = b0 + kStage < Blocks;
+      if (more) {
+        fetch_weights(raw, p, b0 + kStage);
+        copy_activations(stages[at ^ 1], p, b0 + kStage);
+      }
+      if constexpr (kEven && Segmented) {
+        constexpr int length = Blocks / kSegs;
+        if constexpr (length == kStage) {
+#pragma unroll
+          for (int b = 0; b < kStage; ++b) block(stages[at], b, b == 0, y);
+          close(total, y);
+        } else {
+#pragma unroll
+          for (int b = 0; b < kStage; ++b) block(stages[at], b, false, y);
+          if ((b0 + kStage) % length == 0) close_and_clear(total, y);
+        }
+      } else {
+#pragma unroll 1
+        for (int b = 0; b < kStage && b0 + b < Blocks; ++b) {
+          block(stages[at], b, false, y);
+          if (Segmented && b0 + b + 1 == end) {
+            close_and_clear(total, y);
+            end = segment_begin(++segment + 1, Blocks);
+          }
+        }
+      }
+      if (more) put_weights(stages[at ^ 1], raw, table);
+      copies_wait();
+      __syncthreads();
+    }
+    if constexpr (Segmented) {
+#pragma unroll
+      for (int i = 0; i < kTotals; ++i) {
+        const float4 v = total[i * kThreads];
+        float(&x)[4] = y[i / NTiles][i % NTiles];
+        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+      }
+    }
+    dependency_launch();
+    store(p, y);
+  }
+
+  // Adds a segment's chains to the totals.
+  static __device__ __forceinline__ void close(float4* total, const float (&y)[2][NTiles][4]) {
+#pragma unroll
+    for (int i = 0; i < kTotals; ++i) {
+      const float(&x)[4] = y[i / NTiles][i % NTiles];
+      const float4 v = total[i * kThreads];
+      total[i * kThreads] = make_float4(v.x + x[0], v.y + x[1], v.z + x[2], v.w + x[3]);
+    }
+  }
+
+  static __device__ __forceinline__ void close_and_clear(float4* total, float (&y)[2][NTiles][4]) {
+    close(total, y);
+#pragma unroll
+    for (int i = 0; i < kTotals; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) y[i / NTiles][i % NTiles][e] = 0.0f;
+  }
+
+  static __device__ __forceinline__ void store(const Problem& p, const float (&y)[2][NTiles][4]) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+    const int row0 = p.row0 + warp_id() % RowWarps * 32, token0 = p.token0 + warp_id() / RowWarps * 8 * NTiles;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int j = 0; j < NTiles; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int row = row0 + 16 * i + g + 8 * (e / 2), token = token0 + 8 * j + 2 * t + e % 2;
+          if (row < p.n && token < p.tokens) p.y[static_cast<size_t>(token) * p.n + row] = y[i][j][e];
+        }
+  }
+};
+
+}  // namespace strata
