@@ -87,3 +87,15 @@ def test_random_numbers_are_keyed_by_seed_and_position(tiny_llama, tokens):
     assert (
         list(engine.generate(tokens[:20], SamplingParams(max_tokens=24, temperature=1e4, seed=6))) != output
     )
+
+
+@pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty", "repetition_penalty"])
+def test_penalties_count_what_was_generated(tiny_llama, tokens, penalty):
+    """Where all likely tokens but the last have been generated, greedy decoding still finds another."""
+    engine = load(tiny_llama)
+    first = {i: 500.0 - i for i in range(12)}  # in this order, while none is penalised
+    output = list(
+        engine.generate(tokens[100:103], SamplingParams(max_tokens=12, logit_bias=first, **{penalty: 900.0}))
+    )
+    assert sorted(output) == list(range(12))
+    assert list(engine.generate(tokens[100:103], SamplingParams(max_tokens=3, logit_bias=first))) == [0] * 3
