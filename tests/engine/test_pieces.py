@@ -1,4 +1,4 @@
-"""How a run of tokens is cut: the form by position alone, and no step larger than was asked for."""
+"""How tokens are cut: the form by position alone, and no step larger than was asked for but for a whole block."""
 
 import pytest
 
@@ -22,7 +22,8 @@ def cut(prefill, position, count):
     [
         (0, 0, 70, [("s", 32), ("s", 32), ("s", 6)]),
         (1, 0, 3, [("s", 1)] * 3),
-        (7, 60, 16, [("s", 7), ("s", 7), ("s", 2)]),
+        (7, 60, 16, [("s", 4), ("s", 7), ("s", 5)]),
+        (7, 0, 70, [("c", 64), ("s", 6)]),  # a block is not divided
         (63, 0, 63, [("s", 32), ("s", 31)]),
         (64, 0, 130, [("c", 64), ("c", 64), ("s", 2)]),
         (512, 0, 130, [("c", 128), ("s", 2)]),
@@ -42,5 +43,5 @@ def test_the_form_of_a_token_depends_on_its_position_alone():
 
     whole = forms(512, 0, 192)
     assert whole == "c" * 192
-    assert {forms(prefill, 0, 192) for prefill in (64, 65, 100, 128, 512)} == {whole}
+    assert {forms(prefill, 0, 192) for prefill in (1, 7, 63, 64, 65, 100, 128, 512)} == {whole}
     assert forms(512, 1, 191) == "s" * 63 + "c" * 128
