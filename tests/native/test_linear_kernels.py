@@ -41,6 +41,7 @@ def test_linear_q_is_the_contract_to_the_bit(kind: str) -> None:
     for parts in ([range(24)], [range(s, s + 3) for s in range(0, 24, 3)]):
         assert not same_bits(expected, contract_product(kind, raw, planes, parts))
     planes[0][0, k - 1] ^= 1
+    planes[2][0, -1] = planes[0][0, k - 16 :].sum(dtype=np.int16)
     assert not same_bits(expected[:1], product(planes, 1, raw, type_id, n)[:1])
 
 

@@ -1,8 +1,8 @@
 // Routed experts. An expert's bytes are found through a table of addresses (uint64 [num_experts]), so that they may
-// lie anywhere; those that no row chose are not read. Work is shared by (expert, 32 features): a weight block is
+// lie anywhere; those that no row chose are not read. Work is shared by (expert, 64 features): a weight block is
 // decoded once for up to 128 rows. pairs, offsets: see group_by_expert (router.cpp). A scale address of 0 means none.
 #include "cpu/kernels/linear_float.h"
-#include "cpu/kernels/linear_tile.h"
+#include "cpu/kernels/linear_rows.h"
 #include "cpu/kernels/quantize_block.h"
 
 namespace strata::STRATA_LEVEL {
@@ -25,35 +25,16 @@ struct Stack {
   float scale_of(int64_t expert) const { return scale ? scale[expert] : 1.0f; }
 };
 
-// Rows of one expert and 32 of its features: up to kTileRows pairs.
+constexpr int kUnitFeatures = 64, kUnitRows = 128;
+
+// Rows of one expert and 64 of its features: up to kUnitRows pairs.
 struct Unit {
   int64_t expert, feature, features;
   const int32_t* pairs;
   int64_t rows;
 };
 
-// One expert's quantised product: row i of a tile is activation row rows[i].
-struct ExpertQ {
-  int64_t blocks, n;
-  const int8_t* codes;
-  const float* scales;
-  const int16_t* sums;
-  const uint8_t* weight;
-  float* out;
-  const int32_t* rows;
-
-  int64_t input(int64_t row) const { return rows[row]; }
-};
-
-using Tile = float[kTileRows][kTileFeatures];
-
-template <QuantType T>
-static void quantised_tile(const Activations& a, const uint8_t* expert, const Unit& u, const int32_t* rows, Tile y) {
-  const int64_t row_bytes = a.k / Format<T>::values * Format<T>::bytes;
-  const ExpertQ p{a.k / kBlock, kTileFeatures, a.codes, a.scales, a.sums, expert + u.feature * row_bytes, y[0], rows};
-  if (u.rows > 1) return tile_product<T>(p, 0, u.rows, 0, u.features);
-  for (int64_t f = 0; f < u.features; ++f) y[0][f] = row_product<T>(p, 0, f);
-}
+using Tile = float[kUnitRows][kUnitFeatures];
 
 static void float_tile(const Activations& a, QuantType type, const uint8_t* expert, const Unit& u, const int32_t* rows,
                        Tile y) {
@@ -69,26 +50,33 @@ static void float_tile(const Activations& a, QuantType type, const uint8_t* expe
   }
 }
 
-// y[i] = the unit's features of its expert's product with activation row rows[i]; false for a type not in the table.
-static bool expert_tile(const Activations& a, const Stack& stack, const Unit& u, const int32_t* rows, Tile y) {
+// y[i] = the unit's features of its expert's product with activation row rows[i].
+static Fault expert_tile(const Activations& a, const Stack& stack, const Unit& u, const int32_t* rows, Tile y) {
   const uint8_t* expert = reinterpret_cast<const uint8_t*>(stack.table[u.expert]);
-  if (!is_float_type(stack.type))
-    return with_quantised_format(stack.type, [&]<QuantType T>() { quantised_tile<T>(a, expert, u, rows, y); });
-  float_tile(a, stack.type, expert, u, rows, y);
-  return true;
+  if (is_float_type(stack.type)) {
+    float_tile(a, stack.type, expert, u, rows, y);
+    return kFaultNone;
+  }
+  const uint8_t* weight = expert + u.feature * quantised_row_bytes(stack.type, a.k);
+  return linear_rows(stack.type, {a.k / kBlock, a.codes, a.scales, a.sums}, rows, u.rows, weight, u.features, y[0],
+                     kUnitFeatures);
 }
 
-// Calls run(unit) for this thread's units of n features; ptr 0 and 1 are pairs and offsets.
+// Calls run(unit) for this thread's units of n features, which follow one another: what a product brings near is then
+// what the thread reads next. ptr 0 and 1 are pairs and offsets.
 template <class F>
-STRATA_HD void for_units(const Op& op, int64_t experts, int64_t n, int thread, int threads, F&& run) {
+static void for_units(const Op& op, int64_t experts, int64_t n, int thread, int threads, F&& run) {
   const int32_t *pairs = op.at<const int32_t>(0), *offsets = op.at<const int32_t>(1);
-  int64_t turn = 0;
+  const int64_t across = (n + kUnitFeatures - 1) / kUnitFeatures;
+  int64_t units = 0, unit = 0;
+  for (int64_t e = 0; e < experts; ++e) units += (offsets[e + 1] - offsets[e] + kUnitRows - 1) / kUnitRows * across;
+  const Range mine = part(units, 1, thread, threads);
   for (int64_t e = 0; e < experts; ++e) {
-    for (int64_t first = offsets[e]; first < offsets[e + 1]; first += kTileRows) {
-      const int64_t left = offsets[e + 1] - first, rows = left < kTileRows ? left : kTileRows;
-      for (int64_t f = 0; f < n; f += kTileFeatures)
-        if (turn++ % threads == thread)
-          run(Unit{e, f, n - f < kTileFeatures ? n - f : kTileFeatures, pairs + first, rows});
+    for (int64_t first = offsets[e]; first < offsets[e + 1]; first += kUnitRows) {
+      const int64_t left = offsets[e + 1] - first, rows = left < kUnitRows ? left : kUnitRows;
+      for (int64_t f = 0; f < n; f += kUnitFeatures, ++unit)
+        if (unit >= mine.begin && unit < mine.end)
+          run(Unit{e, f, n - f < kUnitFeatures ? n - f : kUnitFeatures, pairs + first, rows});
     }
   }
 }
@@ -105,9 +93,11 @@ void expert_gate_up(const Op& op, int thread, int threads) {
   const int64_t n = op.dim[3], k = op.dim[5];
   alignas(64) Tile g, u;
   for_units(op, op.dim[4], n, thread, threads, [&](const Unit& unit) {
-    int32_t rows[kTileRows];
+    int32_t rows[kUnitRows];
     for (int64_t i = 0; i < unit.rows; ++i) rows[i] = unit.pairs[i] / static_cast<int32_t>(k);
-    if (!expert_tile(a, gate, unit, rows, g) || !expert_tile(a, up, unit, rows, u)) return op.fault(kFaultRange);
+    const Fault faults[2] = {expert_tile(a, gate, unit, rows, g), expert_tile(a, up, unit, rows, u)};
+    if (faults[0] != kFaultNone) return op.fault(faults[0]);
+    if (faults[1] != kFaultNone) return op.fault(faults[1]);
     const float g_scale = gate.scale_of(unit.expert), u_scale = up.scale_of(unit.expert);
     bool finite = true;
     for (int64_t i = 0; i < unit.rows; ++i) {
@@ -116,8 +106,9 @@ void expert_gate_up(const Op& op, int thread, int threads) {
       if (op.ptr[11] == 0)
         memcpy(op.at<float>(10) + at, g[i], static_cast<size_t>(unit.features) * sizeof(float));
       else
-        finite &= quantize_block(g[i], op.at<int8_t>(10) + at, op.at<float>(11) + at / kBlock,
-                                 op.at<int16_t>(12) + at / kBlock * 2);
+        for (int64_t f = 0; f < unit.features; f += kBlock)
+          finite &= quantize_block(g[i] + f, op.at<int8_t>(10) + at + f, op.at<float>(11) + (at + f) / kBlock,
+                                   op.at<int16_t>(12) + (at + f) / kBlock * 2);
     }
     if (!finite) op.fault(kFaultNonFinite);
   });
@@ -133,7 +124,8 @@ void expert_down(const Op& op, int thread, int threads) {
   const int64_t n = op.dim[2];
   alignas(64) Tile y;
   for_units(op, op.dim[3], n, thread, threads, [&](const Unit& unit) {
-    if (!expert_tile(a, down, unit, unit.pairs, y)) return op.fault(kFaultRange);
+    const Fault fault = expert_tile(a, down, unit, unit.pairs, y);
+    if (fault != kFaultNone) return op.fault(fault);
     const float scale = down.scale_of(unit.expert);
     for (int64_t i = 0; i < unit.rows; ++i) {
       float* out = op.at<float>(8) + unit.pairs[i] * n + unit.feature;

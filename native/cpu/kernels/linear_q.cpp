@@ -1,27 +1,27 @@
 // linear_q: out[r, n] = sum over k of weight[n, k] x[r, k] for quantised weights and int8 activations.
 // ptr: num_rows, codes int8 [rows, k], scales float [rows, k / 32], sums int16 [rows, k / 16], weight, out [rows, n];
-// dim: type_id, k, n. Order of sums: docs/contract.md. One row goes weight row by weight row, more go by tiles.
-#include "cpu/kernels/linear_tile.h"
+// dim: type_id, k, n. Order of sums: docs/contract.md.
+#include "cpu/kernels/linear_rows.h"
 
 namespace strata::STRATA_LEVEL {
 
-template <QuantType T>
-static void product(const LinearQ& p, int thread, int threads) {
-  const Range features = part(p.n, kTileFeatures, thread, threads);
-  if (p.live == 1) {
-    for (int64_t f = features.begin; f < features.end; ++f) p.out[f] = row_product<T>(p, 0, f);
-    return;
-  }
-  for (int64_t row = 0; row < p.live; row += kTileRows)
-    for (int64_t f = features.begin; f < features.end; f += kTileFeatures)
-      tile_product<T>(p, row, p.live - row < kTileRows ? p.live - row : kTileRows, f,
-                      features.end - f < kTileFeatures ? features.end - f : kTileFeatures);
-}
+static constexpr int64_t kRowGrain = 128;  // rows that pay for decoding the weight again
 
 void linear_q(const Op& op, int thread, int threads) {
-  const LinearQ p(op);
-  const auto run = [&]<QuantType T>() { product<T>(p, thread, threads); };
-  if (!with_quantised_format(static_cast<QuantType>(op.dim[0]), run)) op.fault(kFaultRange);
+  const auto type = static_cast<QuantType>(op.dim[0]);
+  const int64_t k = op.dim[1], n = op.dim[2];
+  const QuantisedRows x{k / kBlock, op.at<const int8_t>(1), op.at<const float>(2), op.at<const int16_t>(3)};
+  const int64_t row_bytes = quantised_row_bytes(type, k), live = live_rows(op, 0);
+  // Many rows are cut too: each thread then prepares its own rows alone.
+  int across = threads;
+  while (across > 1 && (threads % across != 0 || live < kRowGrain * across)) --across;
+  const Range rows = part(live, 1, thread % across, across);
+  const Range features = part(n, kFeatureGrain, thread / across, threads / across);
+  const QuantisedRows mine{x.blocks, x.codes + rows.begin * k, x.scales + rows.begin * x.blocks,
+                           x.sums + rows.begin * x.blocks * 2};
+  op.fault(linear_rows(type, mine, nullptr, rows.end - rows.begin,
+                       op.at<const uint8_t>(4) + features.begin * row_bytes, features.end - features.begin,
+                       op.at<float>(5) + rows.begin * n + features.begin, n));
 }
 
 }  // namespace strata::STRATA_LEVEL

@@ -1,5 +1,5 @@
-// Quantised products: a weight row times one activation row, and the tiled form, 32 features of the weight decoded once
-// a block for up to 128 rows. P names the operands, as LinearQ does; its row i reads activation row input(i).
+// Quantised products, the portable text: a weight row times one activation row, and tiles, 32 features of the weight
+// decoded once a block for up to 128 rows.
 #pragma once
 #include "cpu/kernels/kernel.h"
 #include "strata/quants.h"
@@ -8,44 +8,37 @@ namespace strata::STRATA_LEVEL {
 
 constexpr int kTileFeatures = 32, kTileRows = 128;
 
-// A linear_q record, named.
-struct LinearQ {
-  int64_t live, blocks, n;
+// Operands of linear_rows.
+struct Product {
+  int64_t blocks, stride;
   const int8_t* codes;
   const float* scales;
   const int16_t* sums;
+  const int32_t* index;
   const uint8_t* weight;
   float* out;
 
-  explicit LinearQ(const Op& op)
-      : live(live_rows(op, 0)), blocks(op.dim[1] / kBlock), n(op.dim[2]), codes(op.at<const int8_t>(1)),
-        scales(op.at<const float>(2)), sums(op.at<const int16_t>(3)), weight(op.at<const uint8_t>(4)),
-        out(op.at<float>(5)) {}
-
-  int64_t input(int64_t row) const { return row; }
+  int64_t input(int64_t row) const { return index ? index[row] : row; }
+  int parts() const { return segments(static_cast<int>(blocks)); }
+  int64_t part_begin(int s) const { return segment_begin(s, static_cast<int>(blocks)); }
 };
 
-template <class P> STRATA_HD int parts(const P& p) { return segments(static_cast<int>(p.blocks)); }
-template <class P> STRATA_HD int64_t part_begin(const P& p, int s) {
-  return segment_begin(s, static_cast<int>(p.blocks));
-}
-
 // Values [32 b, 32 b + 32) of a weight row.
-template <QuantType T, class P>
-STRATA_HD void decode_block(const P& p, int64_t feature, int64_t b, Block32& out) {
+template <QuantType T>
+STRATA_HD void decode_block(const Product& p, int64_t feature, int64_t b, Block32& out) {
   constexpr int kParts = Format<T>::values / kBlock;
   const int64_t block = feature * (p.blocks / kParts) + b / kParts;
   Format<T>::block32(p.weight + block * Format<T>::bytes, static_cast<int>(b % kParts), out);
 }
 
 // One activation row times one weight row.
-template <QuantType T, class P>
-STRATA_HD float row_product(const P& p, int64_t row, int64_t feature) {
+template <QuantType T>
+STRATA_HD float row_product(const Product& p, int64_t row, int64_t feature) {
   const int64_t first = p.input(row) * p.blocks;
   float total = 0.0f;
-  for (int s = 0; s < parts(p); ++s) {
+  for (int s = 0; s < p.parts(); ++s) {
     float y = 0.0f;
-    for (int64_t b = part_begin(p, s); b < part_begin(p, s + 1); ++b) {
+    for (int64_t b = p.part_begin(s); b < p.part_begin(s + 1); ++b) {
       Block32 w;
       decode_block<T>(p, feature, b, w);
       y = dot32<T>(w, p.codes + (first + b) * kBlock, p.sums + (first + b) * 2, p.scales[first + b], y);
@@ -73,8 +66,8 @@ STRATA_HD void transpose32(int8_t* __restrict a, int8_t* __restrict b) {
   }
 }
 
-template <QuantType T, class P>
-STRATA_HD void decode_tile(const P& p, int64_t feature, int64_t features, int64_t b, WeightTile& tile) {
+template <QuantType T>
+STRATA_HD void decode_tile(const Product& p, int64_t feature, int64_t features, int64_t b, WeightTile& tile) {
   constexpr bool kHalves = Format<T>::halves;
   alignas(64) int8_t codes[kTileFeatures][kBlock], transposed[kBlock][kTileFeatures];
   if (features < kTileFeatures) memset(codes, 0, sizeof(codes));
@@ -129,14 +122,14 @@ STRATA_HD void tile_step(const WeightTile& w, const float* __restrict a, const i
   }
 }
 
-template <QuantType T, class P>
-STRATA_HD void tile_product(const P& p, int64_t row, int64_t rows, int64_t feature, int64_t features) {
+template <QuantType T>
+STRATA_HD void tile_product(const Product& p, int64_t row, int64_t rows, int64_t feature, int64_t features) {
   alignas(64) float y[kTileRows][kTileFeatures], total[kTileRows][kTileFeatures], a[kTileRows][kBlock];
   WeightTile tile{};
   memset(total, 0, static_cast<size_t>(rows) * sizeof(total[0]));
-  for (int s = 0; s < parts(p); ++s) {
+  for (int s = 0; s < p.parts(); ++s) {
     memset(y, 0, static_cast<size_t>(rows) * sizeof(y[0]));
-    for (int64_t b = part_begin(p, s); b < part_begin(p, s + 1); ++b) {
+    for (int64_t b = p.part_begin(s); b < p.part_begin(s + 1); ++b) {
       decode_tile<T>(p, feature, features, b, tile);
       for (int64_t r = 0; r < rows; ++r)
         for (int k = 0; k < kBlock; ++k) a[r][k] = p.codes[(p.input(row + r) * p.blocks + b) * kBlock + k];
@@ -149,7 +142,20 @@ STRATA_HD void tile_product(const P& p, int64_t row, int64_t rows, int64_t featu
       for (int f = 0; f < kTileFeatures; ++f) total[r][f] += y[r][f];
   }
   for (int64_t r = 0; r < rows; ++r)
-    memcpy(p.out + (row + r) * p.n + feature, total[r], static_cast<size_t>(features) * sizeof(float));
+    memcpy(p.out + (row + r) * p.stride + feature, total[r], static_cast<size_t>(features) * sizeof(float));
+}
+
+// All of a product.
+template <QuantType T>
+static void portable_rows(const Product& p, int64_t rows, int64_t features) {
+  if (rows == 1) {
+    for (int64_t f = 0; f < features; ++f) p.out[f] = row_product<T>(p, 0, f);
+    return;
+  }
+  for (int64_t row = 0; row < rows; row += kTileRows)
+    for (int64_t f = 0; f < features; f += kTileFeatures)
+      tile_product<T>(p, row, rows - row < kTileRows ? rows - row : kTileRows, f,
+                      features - f < kTileFeatures ? features - f : kTileFeatures);
 }
 
 }  // namespace strata::STRATA_LEVEL
