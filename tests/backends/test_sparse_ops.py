@@ -24,6 +24,7 @@ from strata.ops import (
     select_blocks,
     sparse_attention,
 )
+from strata.ops.kv_store import quantize_cells
 
 HEADS, KV_HEADS, DIM, INDEX_DIM, RATIO = 6, 2, 64, 40, 4
 PAGES, MAX_LEN = 40, 1024
@@ -33,9 +34,9 @@ def setup(positions, sequences, kv="f32"):
     """Pools full of random cells, shuffled pages."""
     rows = len(positions)
     case = Case(rows, sequences=2, max_len=MAX_LEN)
-    pool = StatePool.create(StateShape(1, KV_HEADS, DIM, IndexShape(1, INDEX_DIM, RATIO)), PAGES, 1, kv)
+    pool = StatePool.create(StateShape(1, KV_HEADS, DIM, IndexShape(1, INDEX_DIM, RATIO)), PAGES, 2, kv)
     g = np.random.default_rng(3)
-    for buffer in pool.paged():
+    for buffer in (*pool.paged(), *pool.recurrent()):
         if buffer.dtype == "i32":
             value = g.integers(0, MAX_LEN, buffer.shape)
         elif buffer.dtype == "i8":
@@ -77,9 +78,8 @@ def test_index_keys():
     table = case.values[case.steps.page_table]
     changed = {tuple(x) for x in np.argwhere((after != before).any(axis=-1))}
     assert changed == {(table[1, 0], 0), (table[0, 0], 15), (table[0, 1], 0)}
-    page = table[1, 0]
-    case.values[case.steps.page_table][1, 0] = page
-    check(index_case, lambda c: c.values[index_buffer(c, "index.0")].__setitem__((page, 1, 2), 9.0), 1e-6)
+    check(index_case, bump("index.0", 1, 1, 2), 1e-6)
+    check(index_case, bump("cell_positions", 1, 0, 0), 1e-6)
 
 
 def index_buffer(case, name):
@@ -188,3 +188,22 @@ def test_int8_cells_round_to_half_a_step():
     error = np.abs(codes * scale - case.values[x].reshape(KV_HEADS, DIM))
     assert (error <= scale * 0.51).all()
     assert np.abs(codes).max() >= 126
+
+
+def test_int8_codes_are_held_where_a_scale_is_rounded_down():
+    """Scales below 2^-14 have few bits: amax / scale passes 127, and a code would wrap."""
+    case, pool = setup((7,), (0,), "int8")
+    layer, x = pool.kv.layers[0], rows_input(case, 1, KV_HEADS * DIM, 1)
+    case.values[x] *= np.float32(1.05e-5) / np.abs(case.values[x]).max()
+    kv_store(case.builder, x, x, layer)
+    backend = CpuBackend(1)
+    out = Buffer("out", x.shape, role="output", live=case.steps.num_rows)
+    copy_rows(case.builder, x, out)
+    case.run(backend, out)
+    page = case.values[case.steps.page_table][0, 0]
+    rows = case.values[x].reshape(KV_HEADS, DIM)
+    codes, scales = quantize_cells(rows, layer.k_scales.shape[3])
+    assert (np.abs(rows).max() / scales.astype(np.float32)).max() > 128
+    assert np.array_equal(backend.array(layer.k)[page, :, 7], codes)
+    assert np.array_equal(backend.array(layer.k_scales)[page, :, 7], scales)
+    assert (np.sign(codes) * np.sign(rows) >= 0).all()

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from strata.cli.logits_file import LogitsFile
 from strata.errors import UsageError
 from strata.gguf import write_model
 
@@ -151,6 +152,17 @@ def test_a_pipe_is_written_to_and_stays(strata, tmp_path, smollm2_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["pipe", "t.npy"]
     with pytest.raises(UsageError, match="not a regular file"):
         write_model(pipe, {}, [])
+
+
+def test_logits_that_are_not_whole_leave_no_file(tmp_path):
+    path = tmp_path / "l.npy"
+    with pytest.raises(KeyboardInterrupt), LogitsFile(path, 2, 3) as file:
+        file.write(np.zeros((1, 3), np.float32))
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    with LogitsFile(path, 1, 3) as file:
+        file.write(np.ones((1, 3), np.float32))
+    assert np.load(path).tolist() == [[1, 1, 1]]
 
 
 @pytest.mark.parametrize("out", ["no/such/l.npy", ".", ""])

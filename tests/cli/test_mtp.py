@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from golden import ALL
 from typer.testing import CliRunner
 
-from goldens.golden import ALL
 from oracles import nrmse
 from strata.cli.main import app
 

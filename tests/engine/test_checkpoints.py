@@ -1,8 +1,8 @@
 """Checkpoints of a runner's sequences: greedy text after a restore or in a fork is the text that was going to come."""
 
 import pytest
+from golden import ALL
 
-from goldens.golden import ALL
 from strata.config import EngineOptions
 from strata.engine.load import load_model
 from strata.engine.plan import ScheduledRows, StartedSequence, StepPlan

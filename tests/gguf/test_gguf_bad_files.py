@@ -113,6 +113,10 @@ BAD = {
         g.model_bytes([], [g.record("a", (8,), F32, 0), g.record("a", (8,), F32, 32)], bytes(64)),
         "tensor 'a' at byte 57: the name appears twice",
     ),
+    "overlap by a byte": (
+        g.model_bytes([], [g.record("a", (33,), TensorType.I8, 0), g.record("b", (8,), F32, 32)], bytes(64)),
+        "33 bytes at 0 overlap tensor 'b' at 32",
+    ),
     "dimensions": (one(ne=(1,) * 5), "dimension count of tensor 'a' at byte 33: 5; at most 4"),
     "zero dimension": (one(ne=(8, 0)), "dimension 1 of tensor 'a' at byte 45: 0 makes the shape empty"),
     "overflow": (

@@ -1,8 +1,8 @@
 """What unverified rows leave: nothing. And checkpoints, taps and forks continue to the bit."""
 
 import pytest
+from golden import ALL
 
-from goldens.golden import ALL
 from models.driver import Driver, Rows, digest
 from strata.backends.cpu import CpuBackend
 from strata.errors import ModelFileError

@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
+from golden import ALL
 
-from goldens.golden import ALL
 from strata import models
 from strata.errors import ModelFileError, UnsupportedError
 from strata.gguf import open_model, write_model

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from golden import ALL
 
-from goldens.golden import ALL
 from models.driver import Driver, digest
 from oracles import nrmse
 from strata.backends import ReferenceBackend

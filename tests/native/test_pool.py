@@ -1,6 +1,9 @@
 """Thread pool and program: replays end, counts and ranges are checked, forks and many threads do not hang."""
 
+import ctypes
+import ctypes.util
 import os
+import platform
 import threading
 
 import numpy as np
@@ -143,3 +146,41 @@ def test_arena_is_aligned_zeroed_memory() -> None:
         assert not out.any()
     with pytest.raises(MemoryError):
         _native.Arena(1 << 62)
+
+
+class Environment:
+    """The floating-point environment of this thread (x86-64 Linux: fenv_t with MXCSR in its last 4 bytes)."""
+
+    LIBRARY = ctypes.CDLL(ctypes.util.find_library("m"))
+
+    def read(self) -> int:
+        self.saved = ctypes.create_string_buffer(32)
+        assert self.LIBRARY.fegetenv(self.saved) == 0
+        return int.from_bytes(self.saved.raw[28:], "little")
+
+    def write(self, mxcsr: int) -> None:
+        self.read()
+        changed = self.saved.raw[:28] + mxcsr.to_bytes(4, "little")
+        assert self.LIBRARY.fesetenv(ctypes.create_string_buffer(changed, 32)) == 0
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="MXCSR is x86's")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_callers_float_mode_is_neither_used_nor_changed(threads: int) -> None:
+    """Flush-to-zero and rounding up, as other libraries may leave them, where threads are made and where they run."""
+    x, third = np.full(4096, 1e-39, np.float32), np.full(4096, 1 / 3, np.float32)
+    environment, flushing_up = Environment(), 0x1F80 | 0x8040 | 0x4000
+    before = environment.read()
+    environment.write(flushing_up)
+    try:
+        pool = _native.ThreadPool(threads)
+        doubling(pool, x, 1).run(0, 1)
+        program = _native.Program(pool)
+        program.add("scale", [ONE_ROW.ctypes.data, third.ctypes.data, third.ctypes.data], [third.size], [0.1])
+        program.run(0, 1)
+        after = environment.read()
+    finally:
+        environment.write(before)
+    assert after & 0xFFC0 == flushing_up & 0xFFC0
+    assert (x == np.float32(1e-39) * np.float32(2)).all()
+    assert (third == np.float32(1 / 3) * np.float32(0.1)).all()

@@ -1,5 +1,5 @@
 // Elementwise operators over the live rows; an output may be one of its inputs.
-// add: ptr num_rows, a, b, out. add_bias: ptr num_rows, x, bias, out. silu_mul: ptr num_rows, gate, up, out.
+// add: ptr num_rows, a, b, out. add_bias: ptr num_rows, x, bias, out. silu_mul, gelu_mul: ptr num_rows, gate, up, out.
 // scale: ptr num_rows, x, out; scalar: factor. All: dim width.
 #include "cpu/kernels/kernel.h"
 
@@ -30,6 +30,13 @@ void silu_mul(const Op& op, int thread, int threads) {
   const float *gate = op.at<const float>(1), *up = op.at<const float>(2);
   float* out = op.at<float>(3);
   for (int64_t i = range.begin; i < range.end; ++i) out[i] = silu32(gate[i]) * up[i];
+}
+
+void gelu_mul(const Op& op, int thread, int threads) {
+  const Range range = part(live_rows(op, 0) * op.dim[0], kGrain, thread, threads);
+  const float *gate = op.at<const float>(1), *up = op.at<const float>(2);
+  float* out = op.at<float>(3);
+  for (int64_t i = range.begin; i < range.end; ++i) out[i] = gelu32(gate[i]) * up[i];
 }
 
 void scale(const Op& op, int thread, int threads) {

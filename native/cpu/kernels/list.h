@@ -11,6 +11,7 @@
   X(add, 4, 1, 0)               \
   X(add_bias, 4, 1, 0)          \
   X(silu_mul, 4, 1, 0)          \
+  X(gelu_mul, 4, 1, 0)          \
   X(scale, 3, 1, 1)             \
   X(gather_rows, 4, 1, 0)       \
   X(rope, 5, 5, 0)              \
@@ -38,8 +39,8 @@
   X(delta_settle, 6, 6, 0)      \
   X(delta_rule, 10, 6, 0)       \
   X(delta_chunk, 12, 6, 0)      \
-  X(cell_positions, 6, 2, 0)    \
-  X(index_keys, 11, 6, 1)       \
+  X(cell_positions, 5, 1, 0)    \
+  X(index_keys, 12, 7, 1)       \
   X(block_scores, 7, 7, 0)      \
   X(select_blocks, 4, 3, 0)     \
   X(rank_blocks, 7, 7, 0)       \

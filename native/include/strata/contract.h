@@ -143,6 +143,11 @@ STRATA_HD float exp32(float x) {
 
 STRATA_HD float sigmoid32(float x) { return div32(1.0f, 1.0f + exp32(-x)); }
 STRATA_HD float silu32(float x) { return div32(x, 1.0f + exp32(-x)); }
+// The tanh form of gelu, 0.5 x (1 + tanh(y)) = x sigmoid(2 y) with y = sqrt(2 / pi) (x + 0.044715 x^3).
+STRATA_HD float gelu32(float x) {
+  const float u = 1.5957691216f * fma32(0.044715f * (x * x), x, x);
+  return div32(x, 1.0f + exp32(-u));
+}
 
 // Natural logarithm of a positive normal number: x = 2^e m with m in [sqrt(1/2), sqrt(2)). With f = m - 1 and
 // s = f / (2 + f), log m = f - (f^2/2 - s (f^2/2 + R)), R the series of log((1 + s) / (1 - s)) / s - 2 (as in fdlibm: f is

@@ -177,7 +177,7 @@ class EngineOptions(_Settings):
     prefill: int = _option(
         512,
         "--prefill",
-        "Prompt tokens read at a time; 0: every token in the step form, one after the other.",
+        "Prompt tokens read at a time, in blocks of 64; 0: every token in the step form.",
         toml="infer.prefill",
         low=0,
         high=65536,

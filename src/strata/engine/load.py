@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from strata import hw, models
+from strata import hw, log, models
 from strata.backends import Backend, ReferenceBackend
 from strata.config import EngineOptions
 from strata.engine.pieces import MAX_STEP_ROWS, Cutter
@@ -13,6 +13,8 @@ from strata.gguf import ModelFile, open_model
 from strata.memory import KVType, StatePool
 from strata.models import Model
 from strata.ops import PAGE_CELLS
+
+_USABLE = 0.9  # of free memory: the rest is for weights' pages and everything else
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,11 @@ def load_model(path: Path, options: EngineOptions, draft: Path | None = None) ->
     """Opens, checks, plans and lowers; `draft`: the file of the draft layer, the model's own or another."""
     file = open_model(path)
     model = models.load(file) if draft is None else _with_draft(file, draft)
-    max_model_len = _context(model, options)
+    kv: KVType = options.kv  # type: ignore[assignment]  # config checks it
+    max_model_len = fit_context(_Demand.of(model, options, kv), _context(model, options), options)
     cutter = Cutter(min(options.prefill, -(-max_model_len // PAGE_CELLS) * PAGE_CELLS))
     limits = Limits(max_model_len, options.max_num_seqs, cutter.chunk_rows)
     pages = limits.max_num_seqs * -(-limits.max_model_len // PAGE_CELLS)
-    kv: KVType = options.kv  # type: ignore[assignment]  # config checks it
     state = StatePool.create(model.state_shape(), pages, limits.max_num_seqs, kv)
     runner = Runner(model, _backend(options), state, limits)
     return LoadedModel(file, model, runner, cutter, runner.weight_bytes_per_token, state.cell_bytes)
@@ -56,6 +58,34 @@ def _context(model: Model, options: EngineOptions) -> int:
             f"--parallel is {options.max_num_seqs}; at most {MAX_STEP_ROWS} sequences run at once"
         )
     return options.max_model_len or trained
+
+
+@dataclass(frozen=True)
+class _Demand:
+    """Bytes that sequences take: each cell of context, and each sequence besides."""
+
+    cell: int
+    slot: int
+
+    @classmethod
+    def of(cls, model: Model, options: EngineOptions, kv: KVType) -> "_Demand":
+        """Of an architecture; buffers are only named here, nothing is allocated."""
+        pool = StatePool.create(model.state_shape(), 1, 1, kv)
+        return cls(pool.cell_bytes, pool.slot_bytes)
+
+
+def fit_context(demand: _Demand, wanted: int, options: EngineOptions) -> int:
+    """The context that free memory holds: what was asked for, or an error; the largest that fits, where nothing was."""
+    free = int(hw.memory().available * _USABLE) - demand.slot * options.max_num_seqs
+    fits = max(free // (demand.cell * options.max_num_seqs) // PAGE_CELLS * PAGE_CELLS, 0)
+    if wanted <= fits:
+        return wanted
+    needed = (demand.cell * wanted + demand.slot) * options.max_num_seqs / 2**30
+    text = f"a context of {wanted} tokens needs {needed:.1f} GiB, {max(free, 0) / 2**30:.1f} GiB are free"
+    if options.max_model_len or fits < PAGE_CELLS:
+        raise ContextLengthError(f"{text}; --max-context {fits} fits" if fits else text)
+    log.logger(__name__).warning("%s; %d tokens are taken", text, fits)
+    return fits
 
 
 def _backend(options: EngineOptions) -> Backend:

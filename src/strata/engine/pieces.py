@@ -17,15 +17,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Cutter:
-    """`prefill`: prompt tokens a step may read. From 64 on, whole blocks take the chunk form; below, and at 0
-    (as many rows as a step holds), every token takes the step form."""
+    """`prefill`: prompt tokens a step may read, in whole blocks of 64 and of at least one: a block takes the chunk form
+    as a whole, so that no value changes a bit. At 0 there is no chunk form, and every token takes the step form."""
 
     prefill: int
 
     @property
     def chunk_rows(self) -> int:
         """Rows of the largest chunk; 0 without a chunk form."""
-        return self.prefill // CHUNK_BLOCK * CHUNK_BLOCK
+        return max(self.prefill // CHUNK_BLOCK, 1) * CHUNK_BLOCK if self.prefill else 0
 
     @property
     def step_rows(self) -> int:

@@ -107,9 +107,6 @@ def copy_slot(state: StatePool, array: ArrayOf, source: int, target: int) -> Non
 def _places(state: StatePool, slot: int, position: int) -> list[tuple[Buffer, Any]]:
     """Recurrent buffers and where their part of a slot lies at `position`: of rings only the rows that are read."""
     found: list[tuple[Buffer, Any]] = [(d.state, (slot,)) for d in state.delta]
-    rings = [(ring, shape.back) for ring, shape in zip(state.rings, state.shape.rings, strict=True)]
-    if state.history is not None:
-        rings.append((state.history, state.shape.history))
-    for ring, back in rings:
+    for ring, back in state.all_rings():
         found.append((ring, (slot, np.arange(position - back, position) % RING_ROWS)))
     return found

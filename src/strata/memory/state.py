@@ -72,7 +72,7 @@ class StatePool:
             shape=shape,
             kv=KVPool.create(shape.kv_layers, shape.kv_heads, shape.head_dim, num_pages, kv),
             num_slots=num_slots,
-            index=_index_pools(shape.index, num_pages),
+            index=_index_pools(shape.index, num_pages, num_slots),
             delta=tuple(_delta_state(i, d, num_slots) for i, d in enumerate(shape.delta)),
             rings=tuple(slots(f"ring.{i}", RING_ROWS, r.width) for i, r in enumerate(shape.rings)),
             history=slots("history", RING_ROWS, dtype="i32") if shape.history else None,
@@ -85,13 +85,22 @@ class StatePool:
 
     def paged(self) -> tuple[Buffer, ...]:
         """Buffers [num_pages, ...]."""
-        cells = (self.index[0].cells,) if self.index else ()
-        return (*self.kv.buffers(), *(b for pool in self.index for b in (pool.raw, pool.pooled)), *cells)
+        return (*self.kv.buffers(), *(pool.pooled for pool in self.index))
 
     def recurrent(self) -> tuple[Buffer, ...]:
         """Buffers [num_slots, ...]."""
-        history = () if self.history is None else (self.history,)
-        return (*(b for d in self.delta for b in (d.state, d.pending)), *self.rings, *history)
+        return (
+            *(b for d in self.delta for b in (d.state, d.pending)),
+            *(ring for ring, _ in self.all_rings()),
+        )
+
+    def all_rings(self) -> tuple[tuple[Buffer, int], ...]:
+        """Every ring by position of settled sequences, with how many rows before its own a row reads."""
+        back = 0 if self.shape.index is None else self.shape.index.ratio - 1
+        index = [pool.raw for pool in self.index] + ([self.index[0].cells] if self.index else [])
+        history = [] if self.history is None else [(self.history, self.shape.history)]
+        convolved = zip(self.rings, (r.back for r in self.shape.rings), strict=True)
+        return (*convolved, *((ring, back) for ring in index), *history)
 
     @property
     def cell_bytes(self) -> int:
@@ -111,13 +120,13 @@ def settle(b: Builder, state: StatePool) -> None:
         delta_settle(b, layer)
 
 
-def _index_pools(shape: IndexShape | None, num_pages: int) -> tuple[IndexPool, ...]:
+def _index_pools(shape: IndexShape | None, num_pages: int, num_slots: int) -> tuple[IndexPool, ...]:
     if shape is None:
         return ()
-    cells = Buffer("cell_positions", (num_pages, PAGE_CELLS, 3), "i32", "state")
+    cells = Buffer("cell_positions", (num_slots, RING_ROWS, 3), "i32", "state")
     return tuple(
         IndexPool(
-            Buffer(f"index.{i}", (num_pages, PAGE_CELLS, shape.dim), role="state"),
+            Buffer(f"index.{i}", (num_slots, RING_ROWS, shape.dim), role="state"),
             Buffer(f"pooled.{i}", (num_pages, PAGE_CELLS // shape.ratio, shape.dim), role="state"),
             cells,
         )

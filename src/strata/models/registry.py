@@ -5,10 +5,10 @@ from typing import Any, Protocol
 from strata.errors import ModelFileError, UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import StatePool, StateShape
-from strata.models import llama, qwen3, qwen3next, qwen4exp, qwen35, qwen35moe
+from strata.models import gemma3, llama, qwen3, qwen3next, qwen4exp, qwen35, qwen35moe
 from strata.ops import Buffer, Builder
 
-_MODULES = (llama, qwen3, qwen3next, qwen35, qwen35moe, qwen4exp)
+_MODULES = (llama, gemma3, qwen3, qwen3next, qwen35, qwen35moe, qwen4exp)
 
 
 class ModelConfig(Protocol):

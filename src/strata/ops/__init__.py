@@ -8,7 +8,7 @@ from strata.ops.conv import causal_conv
 from strata.ops.copy_rows import concat, copy_columns, copy_rows
 from strata.ops.delta_inputs import delta_gates, packed_delta_gates, unit_heads
 from strata.ops.delta_rule import DeltaState, delta_rule, delta_settle
-from strata.ops.elementwise import add, add_bias, silu_mul
+from strata.ops.elementwise import add, add_bias, gelu_mul, scale, silu_mul
 from strata.ops.embed import embed
 from strata.ops.expert_groups import group_by_expert
 from strata.ops.experts import ExpertWeights, routed_experts
@@ -73,6 +73,7 @@ __all__ = [
     "gated_add",
     "gated_norm",
     "gather_logit_rows",
+    "gelu_mul",
     "group_by_expert",
     "grouped_norm",
     "head_norm",
@@ -94,6 +95,7 @@ __all__ = [
     "router",
     "sample",
     "sample_params",
+    "scale",
     "scaled_silu",
     "select_blocks",
     "sigmoid_gate",

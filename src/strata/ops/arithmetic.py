@@ -128,6 +128,12 @@ def silu32(x: Float32) -> Float32:
     return x / (_f32(1) + exp32(-x))
 
 
+def gelu32(x: Float32) -> Float32:
+    """x / (1 + e^-u), u = 2 sqrt(2 / pi) (x + 0.044715 x^3): the tanh form of gelu. contract.h `gelu32`."""
+    u = _f32(1.5957691216) * fma(_f32(0.044715) * (x * x), x, x)
+    return x / (_f32(1) + exp32(-u))
+
+
 def log32(x: Float32) -> Float32:
     """Natural logarithm of positive normal numbers. contract.h `log32`."""
     shifted = np.asarray(x, np.float32).view(np.int32) - _SQRT_HALF

@@ -1,5 +1,7 @@
 """The builder: op functions emit records on it; `finish` plans the arena and returns the program."""
 
+from collections.abc import Callable
+
 from strata.ops.arena import Interval, place
 from strata.ops.buffers import Buffer, DType
 from strata.ops.op import Op
@@ -39,6 +41,12 @@ class Builder:
         """Stores `result` for later `derived` calls and returns it."""
         self._derived[source, how] = result
         return result
+
+    def constant(self, name: str, make: Callable[[], Buffer]) -> Buffer:
+        """The constant of that name, made once for all programs that share the step buffers."""
+        if name not in self.steps.constants:
+            self.steps.constants[name] = make()
+        return self.steps.constants[name]
 
     def mark(self, name: str, repeatable: bool = False) -> None:
         """Names the place before the next op, so that a replay may run the program in parts.

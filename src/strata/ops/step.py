@@ -1,6 +1,6 @@
 """Step inputs: the buffers through which every op learns what a step is about (docs/design.md)."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal, Self
 
 from strata.ops.buffers import Buffer
@@ -30,6 +30,9 @@ class StepBuffers:
     tap_slots: Buffer  # i32 [MAX_TAPS], state slots that the taps write
     num_logit_rows: Buffer  # i32 [1]
     logit_rows: Buffer  # i32 [max_logit_rows], rows whose logits are wanted
+    constants: dict[str, Buffer] = field(
+        default_factory=dict
+    )  # made once, shared by all programs (Builder.constant)
 
     @classmethod
     def create(cls, max_rows: int, max_num_seqs: int, max_model_len: int, max_logit_rows: int) -> Self:
@@ -55,4 +58,5 @@ class StepBuffers:
 
     def all(self) -> tuple[Buffer, ...]:
         """Every buffer of the set."""
-        return tuple(getattr(self, f.name) for f in fields(self))
+        values = (getattr(self, f.name) for f in fields(self))
+        return tuple(v for v in values if isinstance(v, Buffer))

@@ -38,6 +38,8 @@ from strata.text.chat import (
         ("C", "unit", '"C"'),
         ("3", "anything", "3"),
         ("x", "anything", '"x"'),
+        ('"q"', "anything", '"\\"q\\""'),
+        (xml("f", ("days", "3")), "city", json.dumps(xml("f", ("days", "3")))),
         ("[1]", "either", "[1]"),
         ("1", "either", '"1"'),
         ("3", "unheard_of", '"3"'),
@@ -59,6 +61,18 @@ def test_schemas_that_make_no_sense(schema):
         [1],
         "[1]",
     )
+
+
+def test_a_missing_tag_behind_a_quoted_call():
+    text = xml("write_file", ("text", WEATHER)).removesuffix("</parameter>\n</function>\n</tool_call>")
+    text += "</function>\n</tool_call>"
+    assert parse(text, thinking=False)[2] == [
+        ("write_file", json.dumps({"text": WEATHER}, ensure_ascii=False), True)
+    ]
+
+
+def test_space_behind_a_call_is_no_content():
+    assert parse(WEATHER + " \n ", thinking=False) == ("", "", [FOUND])
 
 
 def test_several_calls_and_text_around():
@@ -91,6 +105,7 @@ TAG_LIKE = [
     "<think></think>",
     "<div>\n</div",
     "\n".join(["See:", WEATHER, "and", xml("f", ("a", "1"), ("b", "2")), "end"]),
+    xml("f", ("a", "x </parameter> y")),
     "<parameter=zzz>\nquoted\n</parameter>\nafter",
 ]
 

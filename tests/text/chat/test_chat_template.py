@@ -88,6 +88,8 @@ def test_arguments_as_json_text_render_as_objects():
     wants_text = ChatTemplate("{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments + ';' }}"
                               "{% endfor %}{% endfor %}")  # fmt: skip
     assert wants_text.render([{"role": "assistant", "tool_calls": [call("f", '{"a": 1}')]}]) == '{"a": 1};'
+    either = ChatTemplate("{% for c in messages[-1].tool_calls %}{{ c.function.arguments }}{% endfor %}")
+    assert either.render([{"role": "assistant", "tool_calls": [call("f", '{"a": 1}')]}]) == '{"a": 1}'
     broken = {"role": "assistant", "tool_calls": [call("f", "{")]}
     with pytest.raises(UsageError, match="fails on this conversation"):
         QWEN38.render([USER, broken])

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from strata.ops.attention import Attention
 from strata.ops.buffers import Buffer, Weight
 from strata.ops.combine import Combine, GatedAdd
-from strata.ops.elementwise import Add, AddBias, SiluMul
+from strata.ops.elementwise import Add, AddBias, GeluMul, Scale, SiluMul
 from strata.ops.embed import Embed
 from strata.ops.expert_groups import GroupByExpert
 from strata.ops.experts import ExpertDown, ExpertGateUp
@@ -116,6 +116,19 @@ def _(op: AddBias, at: Addresses) -> Record:
 def _(op: SiluMul, at: Addresses) -> Record:
     ptrs = [at.live(op.out), at.buffer(op.gate), at.buffer(op.up), at.buffer(op.out)]
     return Record("silu_mul", ptrs, [op.out.shape[-1]], [])
+
+
+@lower.register
+def _(op: GeluMul, at: Addresses) -> Record:
+    ptrs = [at.live(op.out), at.buffer(op.gate), at.buffer(op.up), at.buffer(op.out)]
+    return Record("gelu_mul", ptrs, [op.out.shape[-1]], [])
+
+
+@lower.register
+def _(op: Scale, at: Addresses) -> Record:
+    return Record(
+        "scale", [at.live(op.out), at.buffer(op.x), at.buffer(op.out)], [op.out.shape[-1]], [op.factor]
+    )
 
 
 @lower.register

@@ -72,19 +72,19 @@ def _(op: CopyColumns, at: Addresses) -> Record:
 
 @lower.register
 def _(op: CellPositions, at: Addresses) -> Record:
-    buffers = (op.positions, op.sequences, op.page_table, op.rope_positions, op.cells)
-    dims = [op.page_table.shape[1], op.cells.shape[0]]
-    return Record(op.kind, [at.live(op.positions), *map(at.buffer, buffers)], dims, [])
+    buffers = (op.positions, op.sequences, op.rope_positions, op.cells)
+    return Record(op.kind, [at.live(op.positions), *map(at.buffer, buffers)], [op.cells.shape[0]], [])
 
 
 @lower.register
 def _(op: IndexKeys, at: Addresses) -> Record:
-    step = map(at.buffer, (op.positions, op.sequences, op.page_table, op.x))
+    step = map(at.buffer, (op.positions, op.sequences, op.page_table, op.rope_positions, op.x))
     pools = map(at.buffer, (op.table, op.axes, op.cells, op.raw, op.pooled))
     positions, pairs, _ = op.table.shape
-    ratio, dim, pages = PAGE_CELLS // op.pooled.shape[1], op.raw.shape[-1], op.page_table.shape[1]
-    dims = [dim, ratio, 2 * pairs, positions, pages, op.raw.shape[0]]
-    return Record(op.kind, [at.live(op.x), *step, at.weight(op.weight), *pools], dims, [op.eps])
+    num_pages, per_page, dim = op.pooled.shape
+    dims = [dim, PAGE_CELLS // per_page, 2 * pairs, positions, op.page_table.shape[1], num_pages]
+    ptrs = [at.live(op.x), *step, at.weight(op.weight), *pools]
+    return Record(op.kind, ptrs, [*dims, op.raw.shape[0]], [op.eps])
 
 
 @lower.register

@@ -25,8 +25,11 @@ template <int K, int M, int Pad = 4> struct Activations {
     } else {
       segment = ((b + 1) * kSegs - 1) / kBlocks;
     }
-    return b * 8 + Pad * segment;
+    return Pad == 0 ? b * 4 : b * 8 + Pad * segment;
   }
+
+  // Words from a block's first half to its second. Without padding (lanes read neighbouring blocks) halves lie apart.
+  static constexpr int kHalf = Pad == 0 ? kBlocks * 4 : 4;
 
   // Rows r < rows from global planes of leading dimension K; the rest of the M rows are zero.
   __device__ __forceinline__ void stage(const int8_t* q, const float* d, const int16_t* s, int rows) {
@@ -34,7 +37,7 @@ template <int K, int M, int Pad = 4> struct Activations {
       const int row = i / (K / 16), part = i % (K / 16);
       uint4 v = make_uint4(0, 0, 0, 0);
       if (row < rows) v = *reinterpret_cast<const uint4*>(q + static_cast<size_t>(row) * K + part * 16);
-      *reinterpret_cast<uint4*>(&codes[row][word(part / 2) + 4 * (part % 2)]) = v;
+      *reinterpret_cast<uint4*>(&codes[row][word(part / 2) + kHalf * (part % 2)]) = v;
     }
     for (int i = threadIdx.x; i < M * kBlocks; i += blockDim.x) {
       const int row = i / kBlocks, b = i % kBlocks;
@@ -55,7 +58,7 @@ __device__ __forceinline__ void block_rows(const typename Packed<T>::Raw& raw, c
 #pragma unroll
   for (int m = 0; m < M; ++m) {
     const uint4 lo = *reinterpret_cast<const uint4*>(&a.codes[m][at]);
-    const uint4 hi = *reinterpret_cast<const uint4*>(&a.codes[m][at + 4]);
+    const uint4 hi = *reinterpret_cast<const uint4*>(&a.codes[m][at + Activations<K, M, Pad>::kHalf]);
     int sum0 = dot4(code[0], lo.x, dot4(code[1], lo.y, dot4(code[2], lo.z, dot4(code[3], lo.w, 0))));
     int sum1 = dot4(code[4], hi.x, dot4(code[5], hi.y, dot4(code[6], hi.z, dot4(code[7], hi.w, 0))));
     int sum32 = 0;
