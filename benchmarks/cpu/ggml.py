@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -62,10 +61,16 @@ class Ggml:
         self._keep: list[Any] = []
 
     def _declare(self) -> None:
-        for name in (
-            "ggml_init ggml_new_tensor_2d ggml_mul_mat ggml_new_graph ggml_backend_reg_dev_get "
-            "ggml_backend_reg_get_proc_address ggml_backend_buft_alloc_buffer"
-        ).split():
+        returns_pointer = (
+            "ggml_init",
+            "ggml_new_tensor_2d",
+            "ggml_mul_mat",
+            "ggml_new_graph",
+            "ggml_backend_reg_dev_get",
+            "ggml_backend_reg_get_proc_address",
+            "ggml_backend_buft_alloc_buffer",
+        )
+        for name in returns_pointer:
             getattr(self._base, name).restype = P
         self._cpu.ggml_backend_cpu_init.restype = self._cpu.ggml_backend_cpu_reg.restype = P
         self._base.ggml_init.argtypes = [InitParams]

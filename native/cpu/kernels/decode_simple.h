@@ -10,8 +10,7 @@ STRATA_HD Bytes nibble(const PackedTile& tile, int b, int g, int v) {
   return field8(vector_of(tile.raw[2 * b + g % 2], v), g / 2 * 4, 15);
 }
 
-template <int stride_, int offset_>
-struct NibbleBlocks : Plain {
+template <int stride_, int offset_> struct NibbleBlocks : Plain {
   static constexpr int stride = stride_;
   STRATA_HD static void load(const WeightRows& rows, int blocks, PackedTile& tile) {
     copy_blocks<stride, offset_, 2>(rows, blocks, tile.raw);
@@ -25,8 +24,7 @@ struct NibbleBlocks : Plain {
 };
 
 // Nibbles at offset + 4 with a fifth bit in the 32 bits before them.
-template <int stride_, int offset_>
-struct FiveBitBlocks : Plain {
+template <int stride_, int offset_> struct FiveBitBlocks : Plain {
   static constexpr int stride = stride_;
   STRATA_HD static void load(const WeightRows& rows, int blocks, PackedTile& tile) {
     copy_blocks<stride, offset_ + 4, 2>(rows, blocks, tile.raw);
@@ -56,8 +54,7 @@ struct FiveBitBlocks : Plain {
 };
 
 // A format whose second half number is the minimum.
-template <class Base>
-struct WithMin : Base {
+template <class Base> struct WithMin : Base {
   STRATA_HD static void scales(const WeightRows& rows, int blocks, PackedTile& tile) {
     block_halves<Base::stride, 0>(rows, blocks, tile.scale[0]);
     block_halves<Base::stride, 2>(rows, blocks, tile.min);

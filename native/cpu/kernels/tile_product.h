@@ -41,8 +41,7 @@ STRATA_HD void order_codes(const int8_t* from, bool strided, int8_t* to) {
 }
 
 // Block `at` of the planes.
-template <QuantType T>
-STRATA_HD void prepare_block(const QuantisedRows& x, int64_t at, ActivationBlock& to) {
+template <QuantType T> STRATA_HD void prepare_block(const QuantisedRows& x, int64_t at, ActivationBlock& to) {
   using D = Decode<T>;
   int32_t words;
   memcpy(&words, x.sums + 2 * at, 4);
@@ -126,8 +125,8 @@ struct ManyRows {
 // Sixteen features times the prepared rows to y [rows, 16]. Meanwhile the bytes that follow, the next tile's, are brought
 // near: rows are too short for the processor to see where they go on.
 template <QuantType T, class Sums>
-static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks, const ActivationBlock* x, int64_t rows,
-                         float* y, float* scratch) {
+static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks, const ActivationBlock* x,
+                         int64_t rows, float* y, float* scratch) {
   constexpr int kParts = Layout<T>::values / kBlock, kBytesOf = Layout<T>::bytes;
   const int64_t row_bytes = blocks / kParts * kBytesOf;
   const uint8_t* next = weight + kFeatures * row_bytes;
@@ -156,8 +155,7 @@ static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks
   sums.finish();
 }
 
-template <QuantType T>
-static bool product(const RowsProduct& p) {
+template <QuantType T> static bool product(const RowsProduct& p) {
   const QuantisedRows& x = p.x;
   const int64_t rows = p.rows, features = p.features;
   const int64_t row_blocks = x.blocks * static_cast<int64_t>(sizeof(ActivationBlock));
