@@ -61,26 +61,6 @@ template <int count, class Row> STRATA_HD void transpose_qwords(Row&& row, Group
   }
 }
 
-// `size` bytes at `offset` of each of `n` blocks `stride` bytes apart, side by side, from two loads: whole lines crossed
-// are what such blocks cost. Only the first `blocks` are read.
-template <int stride, int offset, int size, int n> STRATA_HD __m512i pick(const uint8_t* p, int blocks) {
-  constexpr int second = n * stride >= 128 ? n / 2 * stride : n * stride - 64;
-  alignas(64) static constexpr auto index = [] {
-    std::array<uint8_t, 64> x{};
-    for (int i = 0; i < n * size; ++i) {
-      const int at = i / size * stride + offset + i % size;
-      x[static_cast<size_t>(i)] = static_cast<uint8_t>(at < 64 ? at : 64 + at - second);
-    }
-    return x;
-  }();
-  static_assert(n * size <= 64 && (n - 1) * stride + offset + size - second <= 64);
-  const __m512i order = _mm512_load_si512(index.data());
-  if (blocks >= n) return _mm512_permutex2var_epi8(load_bytes(p), order, load_bytes(p + second));
-  const auto first = [](int bytes) { return bytes >= 64 ? ~0ull : bytes <= 0 ? 0 : (1ull << bytes) - 1; };
-  return _mm512_permutex2var_epi8(_mm512_maskz_loadu_epi8(first(blocks * stride), p), order,
-                                  _mm512_maskz_loadu_epi8(first(blocks * stride - second), p + second));
-}
-
 #endif
 
 // to[q] = eight bytes at offset + 8 q of each row, q < count.
@@ -100,25 +80,17 @@ template <int count> STRATA_HD void copy_qwords(const WeightRows& rows, int offs
 #endif
 }
 
-// to[width b + q] = eight bytes q of block b's part at `offset`, blocks `stride` bytes apart.
-template <int stride, int offset, int width> STRATA_HD void copy_blocks(const WeightRows& rows, int blocks, Group* to) {
+// The low halves of sixteen groups' eight bytes, feature by feature.
+STRATA_HD Ints low_words(const Group& group) {
 #if STRATA_SIMD == 512
-  constexpr int step = 8 / width;
-  for (int b = 0; b < blocks; b += step)
-    if (blocks - b >= step)
-      transpose_qwords<8>([&](int f) { return pick<stride, offset, 8 * width, step>(rows.at[f] + b * stride, step); },
-                          to + b * width);
-    else
-      transpose_qwords<8>(
-          [&](int f) { return pick<stride, offset, 8 * width, step>(rows.at[f] + b * stride, blocks - b); },
-          to + b * width);
+  const __m512 x = _mm512_castsi512_ps(vector_of(group, 0)), y = _mm512_castsi512_ps(vector_of(group, 1));
+  return _mm512_castps_si512(_mm512_shuffle_ps(x, y, 0x88));
 #else
-  for (int f = 0; f < kFeatures; ++f) {
-    const uint8_t* p = rows.at[f] + offset;
-    uint64_t* at = to[0] + place(f);
-    for (int b = 0; b < blocks; ++b, p += stride)
-      for (int q = 0; q < width; ++q, at += kFeatures) *at = load64(p + 8 * q);
-  }
+  const auto two = [&](int v) {
+    const __m256 x = _mm256_castsi256_ps(vector_of(group, v)), y = _mm256_castsi256_ps(vector_of(group, v + 1));
+    return _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88));
+  };
+  return {two(0), two(2)};
 #endif
 }
 
@@ -132,10 +104,10 @@ STRATA_HD Floats row_halves(const WeightRows& rows, int offset) {
     __m128i x = _mm_setzero_si128();
 #define STRATA_INSERT(i) x = _mm_insert_epi16(x, static_cast<int>(load16(rows.at[8 * h + i] + offset)), i);
     STRATA_INSERT(0)
-    STRATA_INSERT(1) STRATA_INSERT(2) STRATA_INSERT(3) STRATA_INSERT(4) STRATA_INSERT(5) STRATA_INSERT(6)
-        STRATA_INSERT(7)
+    STRATA_INSERT(1)
+    STRATA_INSERT(2) STRATA_INSERT(3) STRATA_INSERT(4) STRATA_INSERT(5) STRATA_INSERT(6) STRATA_INSERT(7)
 #undef STRATA_INSERT
-            half[h] = x;
+        half[h] = x;
   }
   return floats_half(half[0], half[1]);
 }
@@ -171,23 +143,7 @@ struct Columns {
     const __m512i rows[4] = {four(0, row), four(1, row), four(2, row), four(3, row)};
     turn_fours(rows);
   }
-  template <class Row> STRATA_HD void turn_words(Row&& row) {
-    alignas(64) static constexpr uint16_t order[32] = {0, 8,  16, 24, 1, 9,  17, 25, 2, 10, 18, 26, 3, 11, 19, 27,
-                                                       4, 12, 20, 28, 5, 13, 21, 29, 6, 14, 22, 30, 7, 15, 23, 31};
-    __m512i x[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) x[i] = _mm512_permutexvar_epi16(_mm512_load_si512(order), four(i, row));
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {  // features 8 h .. 8 h + 7: words 2 l in lane l, then words 2 l + 1
-      _mm512_store_si512(turned[8 * h], _mm512_unpacklo_epi64(x[2 * h], x[2 * h + 1]));
-      _mm512_store_si512(turned[8 * h + 4], _mm512_unpackhi_epi64(x[2 * h], x[2 * h + 1]));
-    }
-  }
   STRATA_HD const uint8_t* column(int c) const { return turned[c % 4 * 4 + c / 4]; }
-  STRATA_HD Floats halves(int c) const {
-    const auto* x = reinterpret_cast<const __m128i*>(turned[c % 2 * 4 + c / 2]);
-    return floats_half(_mm_load_si128(x), _mm_load_si128(x + 8));
-  }
 #else
   // A perfect shuffle of rows and numbers, four times.
   template <class Row> STRATA_HD void turn_bytes(Row&& row) {
@@ -215,39 +171,6 @@ struct Columns {
 STRATA_HD __m128i load128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
 STRATA_HD __m128i two64(uint64_t low, uint64_t high) {
   return _mm_set_epi64x(static_cast<int64_t>(high), static_cast<int64_t>(low));
-}
-
-#if STRATA_SIMD == 512
-
-// Half numbers at `offset` of up to eight blocks.
-template <int stride, int offset> STRATA_HD __m128i pick_halves(const uint8_t* p, int blocks) {
-  if constexpr (3 * stride + offset + 2 <= 64) {
-    return _mm512_castsi512_si128(pick<stride, offset, 2, 8>(p, blocks));
-  } else {
-    return _mm_unpacklo_epi64(_mm512_castsi512_si128(pick<stride, offset, 2, 4>(p, blocks)),
-                              _mm512_castsi512_si128(pick<stride, offset, 2, 4>(p + 4 * stride, blocks - 4)));
-  }
-}
-
-#endif
-
-// to[b] = the half number at `offset` of block b.
-template <int stride, int offset>
-STRATA_HD void block_halves(const WeightRows& rows, int blocks, float (&to)[kChunkBlocks][kFeatures]) {
-#if STRATA_SIMD == 512
-  Columns columns;
-  if (blocks == kChunkBlocks)
-    columns.turn_words([&](int f) { return pick_halves<stride, offset>(rows.at[f], kChunkBlocks); });
-  else
-    columns.turn_words([&](int f) { return pick_halves<stride, offset>(rows.at[f], blocks); });
-#pragma GCC unroll 8
-  for (int b = 0; b < kChunkBlocks; ++b) store_floats(to[b], columns.halves(b));
-#else
-  alignas(64) uint16_t half[kChunkBlocks][kFeatures];
-  for (int f = 0; f < kFeatures; ++f)
-    for (int b = 0; b < blocks; ++b) memcpy(&half[b][f], rows.at[f] + b * stride + offset, 2);
-  for (int b = 0; b < blocks; ++b) store_floats(to[b], floats_half(load128(half[b]), load128(half[b] + 8)));
-#endif
 }
 
 // One scale for all blocks of the chunk.

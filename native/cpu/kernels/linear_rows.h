@@ -39,10 +39,12 @@ Fault linear_grid(QuantType type, const RowsProduct& p);
 STRATA_HD int64_t quantised_row_bytes(QuantType type, int64_t k) {
   switch (type) {
 #define X(name, id, values, bytes, has_min, halves, scale16) \
-  case QuantType::name: return k / values * bytes;
+  case QuantType::name:                                      \
+    return k / values * bytes;
     STRATA_QUANTISED_TYPES(X)
 #undef X
-    default: return 0;
+    default:
+      return 0;
   }
 }
 

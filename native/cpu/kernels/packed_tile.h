@@ -25,7 +25,7 @@ constexpr int place(int f) {
 using Group = uint64_t[kFeatures];
 
 struct PackedTile {
-  alignas(64) Group raw[kChunkBlocks * kGroups];                      // as the format keeps its codes, or the codes
+  alignas(64) Group raw[kChunkBlocks * (kGroups + 1)];                      // as the format keeps its codes, or the codes
   alignas(64) Group extra[kChunkBlocks];                              // signs, upper bits
   alignas(64) uint16_t index[kFeatures][2 * kChunkBlocks * kGroups];  // of a grid's entries
   // One scale per 32: scale[0] is w, min[0] the minimum. Two float scales: scale[0], scale[1].

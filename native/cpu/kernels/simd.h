@@ -177,6 +177,19 @@ STRATA_HD Floats floats_half(__m128i low, __m128i high) { return {_mm256_cvtph_p
 
 #endif
 
+// The half numbers in the low 16 bits of each, as floats.
+STRATA_HD Floats low_halves(Ints a) {
+#if STRATA_SIMD == 512
+  return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a));
+#else
+  const auto eight_of = [](__m256i x) {
+    x = _mm256_and_si256(x, _mm256_set1_epi32(0xffff));
+    return _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  };
+  return floats_half(eight_of(a.lo), eight_of(a.hi));
+#endif
+}
+
 // exp32 (contract.h) of sixteen numbers.
 STRATA_HD Floats exp_floats(Floats x) {
   const Floats n = rint_floats(mul(min_float(splat(88.0f), x), splat(1.44269504088896341f)));

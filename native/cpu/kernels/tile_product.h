@@ -9,7 +9,6 @@
 namespace strata::STRATA_LEVEL {
 
 constexpr int64_t kActivationBytes = 768 << 10;  // of one pass: most of an L2 cache
-constexpr int64_t kSpreadBytes = 40 << 10;  // of a tile: two larger ones do not share a first-level cache (measured)
 constexpr int64_t kMinRows = 16;                 // of a pass, however long they are
 
 // A thread's prepared activations and chains; grows to the largest product met.
@@ -137,7 +136,6 @@ static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks
   constexpr int kParts = Layout<T>::values / kBlock, kBytesOf = Layout<T>::bytes;
   const int64_t row_bytes = blocks / kParts * kBytesOf;
   const uint8_t* next = weight + kFeatures * row_bytes;
-  const bool burst = kFeatures * row_bytes > kSpreadBytes;
   PackedTile tile;
   WeightRows at;
   for (int f = 0; f < kFeatures; ++f) at.at[f] = weight + (f < features ? f : features - 1) * row_bytes;
@@ -146,14 +144,13 @@ static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks
   for (int64_t first = 0; first < blocks; first += kChunkBlocks) {
     const int count = static_cast<int>(blocks - first < kChunkBlocks ? blocks - first : kChunkBlocks);
     const int64_t bytes = count / kParts * kBytesOf;
-    if (burst) next = bring_near(next, bytes * kFeatures);
     Decode<T>::load(at, count, tile);
     Decode<T>::scales(at, count, tile);
     for (int f = 0; f < kFeatures; ++f) at.at[f] += bytes;
 #pragma GCC unroll 8
     for (int b = 0; b < kChunkBlocks; ++b) {
       if (b >= count) break;
-      if (!burst) next = bring_near(next, kBytesOf * kFeatures / kParts);
+      next = bring_near(next, kBytesOf * kFeatures / kParts);
       BlockCodes w;
       Decode<T>::block(tile, b, w);
       sums.template step<T>(tile, b, w, x + (first + b) * rows);
