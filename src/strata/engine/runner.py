@@ -128,19 +128,25 @@ class Runner:
             while position < len(token_ids):
                 piece = cutter.cut(position, len(token_ids) - position)
                 tokens = list(token_ids[position : position + piece.count])
-                rows = [ScheduledRows(-1, 0, position, tokens, sampled=False)]
-                bucket = self._write(piece.form, rows)
-                head = bucket.program.marks["head"]
-                bucket.replay.run(0, head)
-                self._commit(piece.form, rows)
-                for first in range(0, len(tokens), MAX_STEP_ROWS):
-                    wanted = range(first, min(first + MAX_STEP_ROWS, len(tokens)))
-                    self._want(wanted)
-                    bucket.replay.run(head)
-                    yield self._inputs[self._logits][: len(wanted)].copy()
+                yield from self.read(piece.form, position, tokens, range(len(tokens)))
                 position += len(tokens)
         finally:
             self.pages.free(0)
+
+    def read(
+        self, form: Form, position: int, token_ids: list[int], wanted: range
+    ) -> Iterator[NDArray[np.float32]]:
+        """Computes and commits sequence 0's tokens from `position` on; float32 [n, vocab_size] pieces of `wanted` rows."""
+        rows = [ScheduledRows(-1, 0, position, token_ids, sampled=False)]
+        bucket = self._write(form, rows)
+        head = bucket.program.marks["head"]
+        bucket.replay.run(0, head)
+        self._commit(form, rows)
+        for first in range(0, len(wanted), MAX_STEP_ROWS):
+            part = wanted[first : first + MAX_STEP_ROWS]
+            self._want(part)
+            bucket.replay.run(head)
+            yield self._inputs[self._logits][: len(part)].copy()
 
     def draft_logits(self, token_ids: Sequence[int], cutter: Cutter) -> Iterator[NDArray[np.float32]]:
         """Teacher-forced logits of the draft layer: row i from position i's rows and token i + 1."""

@@ -23,7 +23,6 @@ from strata.ops import (
     gather_logit_rows,
     linear,
     rms_norm,
-    rope_table,
     rotary_axes,
 )
 
@@ -101,8 +100,7 @@ class Hybrid:
 
     def rope_table(self, max_positions: int) -> Buffer:
         """The rotary table for a context of `max_positions`."""
-        r = self.config.rope
-        return rope_table(max_positions, r.dim, r.theta, r.scaling)
+        return self.config.rope.table(max_positions)
 
     def forward(
         self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer | None = None

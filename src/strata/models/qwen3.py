@@ -24,7 +24,6 @@ from strata.ops import (
     linear,
     rms_norm,
     rope,
-    rope_table,
     silu_mul,
 )
 
@@ -80,8 +79,7 @@ class Qwen3:
 
     def rope_table(self, max_positions: int) -> Buffer:
         """The rotary table for a context of `max_positions`."""
-        c = self.config
-        return rope_table(max_positions, c.rotary_dim, c.rope_theta, c.rope_scaling)
+        return self.config.rope.table(max_positions)
 
     def forward(self, b: Builder, state: StatePool, table: Buffer, logits: Buffer) -> None:
         """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in."""

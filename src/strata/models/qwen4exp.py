@@ -26,7 +26,6 @@ from strata.ops import (
     grouped_norm,
     linear,
     rms_norm,
-    rope_table,
     rotary_axes,
     stream_tile,
 )
@@ -143,8 +142,7 @@ class Qwen4Exp:
 
     def rope_table(self, max_positions: int) -> Buffer:
         """The rotary table for a context of `max_positions`."""
-        r = self.config.rope
-        return rope_table(max_positions, r.dim, r.theta, r.scaling)
+        return self.config.rope.table(max_positions)
 
     @property
     def draft_width(self) -> int:
