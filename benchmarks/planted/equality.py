@@ -1,12 +1,13 @@
-"""Planted model at full widths: one hash of the generated tokens' logits for all threads and row buckets, and the contract.
+"""A planted model at full widths: one hash of generated tokens' logits for all threads and row buckets.
 
 usage: equality.py MODEL.gguf [--make] [--prompts 100,3000] [--tokens 512] [--threads 1,7,0] [--rows 2,4,8,16,32]
                    [--contract 8] [--budget-seconds S] [--experts N] [--used N] [--vocab N] [--layers N]
 
-With --make the file is written first (8 layers, gain "half"). For each prompt length, prompt tokens along the planted cycle
-are read and tokens generated greedily, one row a step; the logits after each of them are hashed. The same text is then
-read in steps of more rows from the checkpoint after the prompt, and generated anew with other thread counts. The contract
-backend, too slow for the prompt, goes on from the CPU's checkpoint after it. Prints one JSON object a case.
+With --make the file is written first (8 layers, gain "half"). For each prompt length, prompt tokens along the planted
+cycle are read and tokens generated greedily, one row a step; the logits after each of them are hashed. The same text
+is then read in steps of more rows from the checkpoint after the prompt, and generated anew with other thread counts.
+The contract backend, too slow for the prompt, goes on from the CPU's checkpoint after it, by NRMSE. Prints one JSON
+object a case.
 """
 
 import argparse
@@ -101,7 +102,8 @@ class Report:
 
     def end(self):
         """The last line, and the exit status."""
-        verdict = "no" if self.unequal else f"not known, {self.skipped} cases skipped" if self.skipped else "yes"
+        left = f"not known, {self.skipped} cases skipped" if self.skipped else "yes"
+        verdict = "no" if self.unequal else left
         print(f"all equal: {verdict}")
         return 0 if verdict == "yes" else 1
 
@@ -193,9 +195,13 @@ def parse():
         parser.add_argument(f"--{name}", type=int, default=default, help="of the file that --make writes")
     parser.add_argument("--prompts", type=numbers, default=[100, 3000])
     parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--threads", type=numbers, default=[1, 7, 0], help="the last is the base; 0: all cores")
+    parser.add_argument(
+        "--threads", type=numbers, default=[1, 7, 0], help="the last is the base; 0: all cores"
+    )
     parser.add_argument("--rows", type=numbers, default=[2, 4, 8, 16, 32])
-    parser.add_argument("--contract", type=int, default=8, help="tokens to compare with the contract; at most 32")
+    parser.add_argument(
+        "--contract", type=int, default=8, help="tokens to compare with the contract; at most 32"
+    )
     parser.add_argument("--kv", default="f16")
     parser.add_argument("--prefill", type=int, default=512)
     parser.add_argument("--budget-seconds", type=float, default=float("inf"), help="start no case after it")

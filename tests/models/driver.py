@@ -48,7 +48,7 @@ class Driver:
         self.logits = Buffer(
             "logits", (CHUNK, self.model.config.vocab_size), role="output", live=self.steps.num_logit_rows
         )
-        table = self.model.rope_table(self.max_len)
+        table = self.model.config.rope.table(self.max_len)
         builders = [
             Builder(self.steps, ROWS),
             Builder(self.steps, CHUNK, "chunk"),

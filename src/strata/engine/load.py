@@ -48,7 +48,7 @@ def _with_draft(file: ModelFile, draft: Path) -> Model:
 
 
 def _context(model: Model, options: EngineOptions) -> int:
-    trained = model.config.max_position
+    trained = model.config.rope.max_position
     if options.max_model_len > trained:
         raise ContextLengthError(
             f"a context of {options.max_model_len} tokens is asked for; the model was made for {trained}"

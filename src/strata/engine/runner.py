@@ -57,7 +57,7 @@ class Runner:
         self._step_number, self._results = backend.array(self._ring.step), backend.array(self._ring.ring)
 
     def _lower(self, state: StatePool) -> None:
-        table = self.model.rope_table(self.limits.max_model_len)
+        table = self.model.config.rope.table(self.limits.max_model_len)
         shapes: list[tuple[Form, int]] = [("step", size) for size in STEP_BUCKETS]
         if self.limits.chunk_rows:
             shapes.append(("chunk", self.limits.chunk_rows))
@@ -136,7 +136,7 @@ class Runner:
     def read(
         self, form: Form, position: int, token_ids: list[int], wanted: range
     ) -> Iterator[NDArray[np.float32]]:
-        """Computes and commits sequence 0's tokens from `position` on; float32 [n, vocab_size] pieces of `wanted` rows."""
+        """Computes and commits tokens of sequence 0; float32 [n, vocab_size] pieces of its `wanted` rows."""
         rows = [ScheduledRows(-1, 0, position, token_ids, sampled=False)]
         bucket = self._write(form, rows)
         head = bucket.program.marks["head"]

@@ -21,11 +21,6 @@ class DecoderConfig:
     rms_eps: float
     rope: RopeConfig
 
-    @property
-    def max_position(self) -> int:
-        """Positions that the rotary settings reach."""
-        return self.rope.max_position
-
 
 def read_decoder_config(file: ModelFile, architecture: str) -> DecoderConfig:
     """The metadata under `architecture.`; ModelFileError where a key is missing, absurd, or the heads do not divide."""

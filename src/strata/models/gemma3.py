@@ -69,10 +69,6 @@ class Gemma3:
         """Keys and values of every layer."""
         return StateShape(self.config.num_layers, self.config.num_kv_heads, self.config.head_dim)
 
-    def rope_table(self, max_positions: int) -> Buffer:
-        """The table of the layers that see everything."""
-        return self.config.rope.table(max_positions)
-
     def forward(self, b: Builder, state: StatePool, table: Buffer, logits: Buffer) -> None:
         """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in."""
         c = self.config

@@ -47,11 +47,6 @@ class HybridConfig:
     rms_eps: float
     rope: RopeConfig
 
-    @property
-    def max_position(self) -> int:
-        """Positions that the rotary settings reach."""
-        return self.rope.max_position
-
 
 @dataclass(frozen=True)
 class Block:
@@ -97,10 +92,6 @@ class Hybrid:
             delta=tuple(m.shape for m in delta),
             rings=tuple(m.ring for m in delta),
         )
-
-    def rope_table(self, max_positions: int) -> Buffer:
-        """The rotary table for a context of `max_positions`."""
-        return self.config.rope.table(max_positions)
 
     def forward(
         self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer | None = None

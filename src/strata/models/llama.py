@@ -61,10 +61,6 @@ class Llama:
         """What a sequence carries."""
         return StateShape(self.config.num_layers, self.config.num_kv_heads, self.config.head_dim)
 
-    def rope_table(self, max_positions: int) -> Buffer:
-        """The rotary table for a context of `max_positions`."""
-        return self.config.rope.table(max_positions)
-
     def forward(self, b: Builder, state: StatePool, table: Buffer, logits: Buffer) -> None:
         """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in."""
         x = embed(b, self.token_embd)

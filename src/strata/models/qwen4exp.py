@@ -43,11 +43,6 @@ class Qwen4ExpConfig:
     vocab_size: int
     rope: RopeConfig
 
-    @property
-    def max_position(self) -> int:
-        """Positions that the rotary settings reach."""
-        return self.rope.max_position
-
 
 @dataclass(frozen=True)
 class Block:
@@ -139,10 +134,6 @@ class Qwen4Exp:
             rings=(*(m.ring for m in delta), *(n.ring for n in ngram)),
             history=ngram[0].history if ngram else 0,
         )
-
-    def rope_table(self, max_positions: int) -> Buffer:
-        """The rotary table for a context of `max_positions`."""
-        return self.config.rope.table(max_positions)
 
     @property
     def draft_width(self) -> int:
