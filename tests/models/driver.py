@@ -13,7 +13,7 @@ from strata.gguf import open_model
 from strata.memory import Checkpoint, PageTable, StatePool, copy_slot, put_checkpoint, settle, take_checkpoint
 from strata.ops import Buffer, Builder, StepBuffers
 
-ROWS = 16
+ROWS = 32  # as many as a step of one sequence ever holds
 CHUNK = 256
 
 

@@ -28,7 +28,7 @@ def wrong(tokens):
     return [(t + 7) % 120 for t in tokens]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 32])
 @pytest.mark.parametrize("name", NAMES)
 def test_verify_and_commit_equals_single_steps(name, rows, singles):
     """Every accepted count in turn; the rejected rows' tokens are others than those that follow."""
