@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from strata.ops import CHUNK_BLOCK, Form
+from strata.ops import CHUNK_BLOCK, RING_ROWS, Form
 
-MAX_STEP_ROWS = 32  # the largest bucket of the step form
+# The largest bucket of the step form. A sequence may fill it twice in a row, and its rings then hold both steps.
+MAX_STEP_ROWS = RING_ROWS // 2
 
 
 @dataclass(frozen=True)

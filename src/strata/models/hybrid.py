@@ -10,6 +10,7 @@ from strata.memory import StatePool, StateShape
 from strata.models.delta_mixer import DeltaMixer
 from strata.models.gated_attention import GatedAttention
 from strata.models.metadata import Metadata, RopeConfig
+from strata.models.mixers import mixer_state
 from strata.models.weights import WeightReader
 from strata.ops import (
     Buffer,
@@ -82,16 +83,7 @@ class Hybrid:
     def state_shape(self) -> StateShape:
         """What a sequence carries; the draft layer's keys and values come last."""
         drafted = (self.draft.block,) if self.draft is not None else ()
-        mixers = [block.mixer for block in (*self.blocks, *drafted)]
-        delta = [m for m in mixers if isinstance(m, DeltaMixer)]
-        full = [m for m in mixers if isinstance(m, GatedAttention)]
-        return StateShape(
-            kv_layers=len(full),
-            kv_heads=full[0].k_proj.shape[0] // full[0].head_dim,
-            head_dim=full[0].head_dim,
-            delta=tuple(m.shape for m in delta),
-            rings=tuple(m.ring for m in delta),
-        )
+        return mixer_state([block.mixer for block in (*self.blocks, *drafted)])
 
     def forward(
         self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer | None = None

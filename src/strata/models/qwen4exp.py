@@ -9,6 +9,7 @@ from strata.models.delta_mixer import DeltaMixer
 from strata.models.gated_attention import GatedAttention, Indexer
 from strata.models.hyper import HyperConnection
 from strata.models.metadata import Metadata, RopeConfig
+from strata.models.mixers import mixer_state
 from strata.models.moe import MoeConfig, MoeWeights
 from strata.models.ngram_layer import NgramLayer
 from strata.models.weights import WeightReader
@@ -120,18 +121,11 @@ class Qwen4Exp:
         """What a sequence carries; the n-gram layer's ring comes after those of the delta rule, the draft layer's keys
         after the trunk's."""
         drafted = (self.draft.block,) if self.draft is not None else ()
-        mixers = [block.mixer for block in (*self.blocks, *drafted)]
-        delta = [m for m in mixers if isinstance(m, DeltaMixer)]
-        full = [m for m in mixers if isinstance(m, GatedAttention)]
-        indexers = [m.indexer for m in full if m.indexer is not None]
+        shape = mixer_state([block.mixer for block in (*self.blocks, *drafted)])
         ngram = [block.ngram for block in self.blocks if block.ngram is not None]
-        return StateShape(
-            kv_layers=len(full),
-            kv_heads=full[0].k_proj.shape[0] // full[0].head_dim,
-            head_dim=full[0].head_dim,
-            index=indexers[0].shape(len(indexers)) if indexers else None,
-            delta=tuple(m.shape for m in delta),
-            rings=(*(m.ring for m in delta), *(n.ring for n in ngram)),
+        return replace(
+            shape,
+            rings=(*shape.rings, *(n.ring for n in ngram)),
             history=ngram[0].history if ngram else 0,
         )
 
