@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-from strata.ops import CHUNK_BLOCK, RING_ROWS, Form
-
-# The largest bucket of the step form. A sequence may fill it twice in a row, and its rings then hold both steps.
-MAX_STEP_ROWS = RING_ROWS // 2
+from strata.ops import CHUNK_BLOCK, MAX_STEP_ROWS, Form
 
 
 @dataclass(frozen=True)

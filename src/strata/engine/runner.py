@@ -10,12 +10,23 @@ from numpy.typing import NDArray
 from strata.backends import Backend, Replay
 from strata.engine.drafter import Drafter
 from strata.engine.keeper import Keeper
-from strata.engine.pieces import MAX_STEP_ROWS, Cutter
+from strata.engine.pieces import Cutter
 from strata.engine.plan import ScheduledRows, StepOutput, StepPlan
 from strata.engine.sample_inputs import SampleInputs
 from strata.memory import PageTable, StatePool
 from strata.models import DraftModel, Model
-from strata.ops import PAGE_CELLS, Buffer, Builder, Form, Program, ResultsRing, StepBuffers, publish, sample
+from strata.ops import (
+    MAX_STEP_ROWS,
+    PAGE_CELLS,
+    Buffer,
+    Builder,
+    Form,
+    Program,
+    ResultsRing,
+    StepBuffers,
+    publish,
+    sample,
+)
 
 STEP_BUCKETS = (1, 2, 4, 8, 16, MAX_STEP_ROWS)
 
