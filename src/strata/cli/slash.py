@@ -9,7 +9,7 @@ from strata.cli.conversation import Conversation
 from strata.errors import UsageError
 
 
-class Leave(Exception):  # noqa: N818  (no error: how /exit ends the loop)
+class Leave(Exception):
     """The session is over."""
 
 

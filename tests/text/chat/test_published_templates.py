@@ -34,8 +34,12 @@ CONVERSATIONS = {
     "history": ([{"role": "system", "content": "Be brief."}, USER, ANSWER, AGAIN], None),
     "a call": ([USER, CALLS, RESULT], [TOOL]),
 }
-NEEDS_TOOLS = "'NoneType' object is not iterable"  # variants for conversations with tools loop over them unasked
-APPENDS = "attribute 'append' of 'list' object is unsafe"  # changes a list, which transformers' sandbox refuses too
+NEEDS_TOOLS = (
+    "'NoneType' object is not iterable"  # variants for conversations with tools loop over them unasked
+)
+APPENDS = (
+    "attribute 'append' of 'list' object is unsafe"  # changes a list, which transformers' sandbox refuses too
+)
 NO_FUNCTIONS = "'functions' is undefined"  # a variable of its own, which no protocol fills
 REFUSED = {
     ("CohereForAI-c4ai-command-r-plus-tool_use", "one question"): NEEDS_TOOLS,
