@@ -1,6 +1,5 @@
 """`strata chat` and `strata run --chat`: turns, commands, interrupts, and what stays of them."""
 
-import fcntl
 import json
 import os
 import pty
@@ -8,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import termios
 from types import SimpleNamespace
 
 import pytest
@@ -216,16 +214,25 @@ def test_a_system_message_needs_a_chat(refused):
     assert "--system needs --chat" in refused("run", "--model", "x", "--system", "S", "hello", code=2)
 
 
+# Ctrl-C is a signal for whom the terminal belongs to; a job in the background inherits it ignored.
+AT_TERMINAL = """
+import fcntl, signal, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from strata.cli import main
+main()
+"""
+
+
 class Terminal:
     """A chat at a pseudo-terminal."""
 
     def __init__(self, *arguments):
         self.end, theirs = pty.openpty()
         self.unread = b""
-        script = "from strata.cli import main; main()"
-        command = [sys.executable, "-c", script, "chat", *map(str, arguments)]
+        command = [sys.executable, "-c", AT_TERMINAL, "chat", *map(str, arguments)]
         self.process = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=_own
+            command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
         )
         os.close(theirs)
 
@@ -239,12 +246,6 @@ class Terminal:
 
     def type(self, keys):
         os.write(self.end, keys)
-
-
-def _own():
-    """Ctrl-C is a signal for whom the terminal belongs to; a job in the background inherits it ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def test_a_session_at_a_terminal_outlives_errors_and_interrupts(smollm2_path):

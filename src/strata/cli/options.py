@@ -19,9 +19,10 @@ def flag(name: str, default: str | None = None) -> Any:
     """
     option = OPTIONS[name]
     notes = [option.limits] if option.choices else []
-    notes += [f"default: {default or option.default}"] + ([f"env: {option.env}"] if option.env else [])
+    notes += [f"default: {default or option.default_text}"] + ([f"env: {option.env}"] if option.env else [])
     return typer.Option(
         option.flag,
+        *option.aliases,
         help=f"{option.help} [{'; '.join(notes)}]",
         show_default=False,
         metavar=_metavar(option),
