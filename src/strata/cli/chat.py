@@ -84,6 +84,7 @@ def chat(
 def talk(conversation: "Conversation") -> None:
     """Until the input ends or /exit. At a terminal an error is told and the session goes on; elsewhere it ends."""
     from strata.cli import keyboard, slash
+    from strata.cli.main import one_line
 
     terminal = keyboard.typed_at_terminal()
     if terminal:
@@ -96,7 +97,7 @@ def talk(conversation: "Conversation") -> None:
         except StrataError as error:
             if not terminal:
                 raise
-            print(f"strata: error: {error}", file=sys.stderr)
+            print(f"strata: error: {one_line(str(error))}", file=sys.stderr)
 
 
 def answer(conversation: "Conversation", line: str) -> None:

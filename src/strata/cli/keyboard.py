@@ -32,14 +32,21 @@ def _typed() -> Iterator[str]:
         import readline  # noqa: F401  (imported, it edits the lines of `input`)
     while True:
         try:
-            line = input("> ")
+            line = _ask()
         except EOFError:
-            print()
+            print(file=sys.stderr)
             return
         except KeyboardInterrupt:  # drops the line, not the session
-            print()
+            print(file=sys.stderr)
             continue
         yield line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _ask() -> str:
+    if sys.stdout.isatty():
+        return input("> ")
+    print("> ", end="", file=sys.stderr, flush=True)  # stdout is for the answers
+    return input()
 
 
 @contextlib.contextmanager
