@@ -22,7 +22,9 @@ class Ours:
     name = "strata"
 
     def __init__(self, path, threads):
-        self._engine = Engine.load(path, EngineOptions(threads=threads, max_model_len=PROMPT + GENERATED + 64))
+        self._engine = Engine.load(
+            path, EngineOptions(threads=threads, max_model_len=PROMPT + GENERATED + 64)
+        )
         self.vocab = self._engine.model_config.vocab_size
 
     def run(self, tokens):
