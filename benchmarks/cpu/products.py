@@ -93,7 +93,10 @@ def measure(kind: str, rows: int, pool: Any, ggml: Ggml | None, args: argparse.N
     x = np.random.default_rng(2).standard_normal((rows, K), dtype=np.float32)
     out, theirs = np.zeros((rows, features), np.float32), np.zeros((rows, features), np.float32)
     runs = [ours(pool, fmt.type_id, raw, x, out)]
-    release: Callable[[], None] = lambda: None
+
+    def release() -> None:
+        """Nothing to free."""
+
     if ggml is not None:
         run, release = ggml.product(fmt.type_id, raw, x, theirs)
         runs.append(run)
