@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -62,10 +61,15 @@ class Ggml:
         self._keep: list[Any] = []
 
     def _declare(self) -> None:
-        for name in (
-            "ggml_init ggml_new_tensor_2d ggml_mul_mat ggml_new_graph ggml_backend_reg_dev_get "
-            "ggml_backend_reg_get_proc_address ggml_backend_buft_alloc_buffer"
-        ).split():
+        for name in [
+            "ggml_init",
+            "ggml_new_tensor_2d",
+            "ggml_mul_mat",
+            "ggml_new_graph",
+            "ggml_backend_reg_dev_get",
+            "ggml_backend_reg_get_proc_address",
+            "ggml_backend_buft_alloc_buffer",
+        ]:
             getattr(self._base, name).restype = P
         self._cpu.ggml_backend_cpu_init.restype = self._cpu.ggml_backend_cpu_reg.restype = P
         self._base.ggml_init.argtypes = [InitParams]
@@ -113,7 +117,9 @@ class Ggml:
         Tensor.from_address(weight).data = raw.ctypes.data
         return lambda: None
 
-    def product(self, type_id: int, raw: Array, x: Array, out: Array) -> tuple[Callable[[], None], Callable[[], None]]:
+    def product(
+        self, type_id: int, raw: Array, x: Array, out: Array
+    ) -> tuple[Callable[[], None], Callable[[], None]]:
         """(run, release) for out [rows, n] = x [rows, k] times raw [n, row bytes] transposed."""
         weight = self._tensor(type_id, (len(raw), x.shape[1]), None)
         rows = self._tensor(0, (len(x), x.shape[1]), x)

@@ -36,13 +36,20 @@ def random_weight(kind: str, features: int) -> Array:
 
 def ours(pool: Any, type_id: int, raw: Array, x: Array, out: Array) -> Callable[[], None]:
     rows = len(x)
-    planes = [np.zeros((rows, K), np.int8), np.zeros((rows, K // 32), np.float32), np.zeros((rows, K // 16), np.int16)]
+    planes = [
+        np.zeros((rows, K), np.int8),
+        np.zeros((rows, K // 32), np.float32),
+        np.zeros((rows, K // 16), np.int16),
+    ]
     live = np.array([rows], np.int32)
     program = _native.Program(pool)
     addresses = [a.ctypes.data for a in planes]
     program.add("quantize", [live.ctypes.data, x.ctypes.data, *addresses], [K], [])
     program.add(
-        "linear_q", [live.ctypes.data, *addresses, raw.ctypes.data, out.ctypes.data], [type_id, K, len(raw)], []
+        "linear_q",
+        [live.ctypes.data, *addresses, raw.ctypes.data, out.ctypes.data],
+        [type_id, K, len(raw)],
+        [],
     )
     keep = (live, planes, raw, x, out)
 
@@ -86,7 +93,10 @@ def measure(kind: str, rows: int, pool: Any, ggml: Ggml | None, args: argparse.N
     x = np.random.default_rng(2).standard_normal((rows, K), dtype=np.float32)
     out, theirs = np.zeros((rows, features), np.float32), np.zeros((rows, features), np.float32)
     runs = [ours(pool, fmt.type_id, raw, x, out)]
-    release: Callable[[], None] = lambda: None
+
+    def release() -> None:
+        """Nothing to free."""
+
     if ggml is not None:
         run, release = ggml.product(fmt.type_id, raw, x, theirs)
         runs.append(run)
@@ -107,13 +117,17 @@ def measure(kind: str, rows: int, pool: Any, ggml: Ggml | None, args: argparse.N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--formats", default=",".join(n for n, f in FORMATS.items() if f.quantised))
     parser.add_argument("--rows", default="1,4,512")
     parser.add_argument("--mib", type=int, default=64, help="weights: beyond the last cache, prompts aside")
     parser.add_argument("--level", default=_native.isa_level())
-    parser.add_argument("--llama", help="folder with libggml.so, else that of the installed llama_cpp package")
+    parser.add_argument(
+        "--llama", help="folder with libggml.so, else that of the installed llama_cpp package"
+    )
     parser.add_argument("--seconds", type=float, default=1.0, help="for each line")
     args = parser.parse_args()
     _native.set_isa(args.level)
@@ -123,7 +137,9 @@ def main() -> None:
     clock = "processor time of the one thread" if args.threads == 1 else "wall time"
     print(f"level {args.level}, threads {args.threads}, k {K}, weights of {args.mib} MiB; medians of {clock}")
     if ggml is None:
-        print("llama.cpp is left out: no llama_cpp package is installed here (pip install llama-cpp-python, or --llama)")
+        print(
+            "llama.cpp is left out: no llama_cpp package is installed here (pip install llama-cpp-python, or --llama)"
+        )
     theirs = "  llama GB/s   ratio" if ggml else ""
     print(f"{'format':8} {'rows':>5} {'GB/s':>8} {'GMAC/s':>9}{theirs}  read GB/s, share")
     for kind in args.formats.split(","):

@@ -12,8 +12,8 @@ namespace strata::STRATA_LEVEL {
 static constexpr int kTileRows = 8, kTileHeads = 4, kTileUnits = kTileRows * kTileHeads;
 static constexpr int kSplitPages = kAttentionSplit / kPageCells;
 static constexpr int kMaxHeadDim = 512;
-static constexpr int kManyUnits = 3;  // from here on a page of keys is worth transposing
-static_assert(kPageCells == kRowValues);
+static constexpr int kManyUnits = STRATA_SIMD == 512 ? 8 : 3;  // from here on a page of keys is worth transposing
+static_assert(kPageCells == kRowValues && kTileHeads <= kRowsUnits);
 static constexpr int64_t kSplitFloats = 128 << 10;  // of all splits of a tile: half an L2 cache; more only for one unit
 
 // Rows of one sequence at consecutive positions, and query heads of one KV head: they share every K and V load. A row
@@ -81,21 +81,17 @@ struct Attention {
   void score_page(const Tile& tile, int64_t p, Scratch& s) const {
     const float* keys = page_keys(tile, s.pages[p], s);
     const int64_t units = tile.rows * tile.heads;
-    if (units >= kManyUnits)
-      for (int64_t c = 0; c < kPageCells; ++c)
-        for (int64_t i = 0; i < head_dim; ++i) s.transposed[i * kPageCells + c] = keys[c * head_dim + i];
-    for (int64_t unit = 0; unit < units; ++unit) {
+    if (units >= kManyUnits) transpose_rows(keys, head_dim, s.transposed);
+    for (int64_t unit = 0, count; unit < units; unit += count) {  // heads of one row: their queries lie side by side
+      count = units >= kManyUnits ? tile.heads : 1;
       const float* q = query(tile, unit);
       float* scores = s.scores[unit] + p * kPageCells;
       if (units >= kManyUnits)
-        lanes_of_rows(q, s.transposed, 0, head_dim, scores);
+        lanes_of_rows(q, head_dim, count, s.transposed, 0, head_dim, scores, kAttentionSplit);
       else
-        for (int64_t c = 0; c < kPageCells; ++c) {
-          alignas(64) float acc[kLanes] = {};
-          lanes_fma(q, keys + c * head_dim, head_dim, acc);
-          scores[c] = tree_sum(acc);
-        }
-      for (int64_t c = 0; c < kPageCells; ++c) scores[c] *= op.scalar[0];
+        row_dots(q, keys, head_dim, kPageCells, scores);
+      for (int64_t u = 0; u < count; ++u)
+        for (int64_t c = 0; c < kPageCells; ++c) scores[u * kAttentionSplit + c] *= op.scalar[0];
     }
   }
 
@@ -105,12 +101,14 @@ struct Attention {
       for (int64_t p = cells.begin / kPageCells, c; (c = p * kPageCells) < cells.end; ++p)
         load(op.ptr[6], op.ptr[9], s.pages[p], tile, d, width, cells.end - c < kPageCells ? cells.end - c : kPageCells,
              s.values + c * kRowValues, kRowValues);
-      for (int64_t unit = 0; unit < tile.rows * tile.heads; ++unit) {
+      for (int64_t unit = 0; unit < tile.rows * tile.heads; unit += tile.heads) {
         const Cells seen = visible(tile.row + unit / tile.heads, 1, cell);
         if (seen.begin >= seen.end) continue;
-        alignas(64) float sums[kRowValues];
-        lanes_of_rows(s.scores[unit], s.values, seen.begin, seen.end, sums);
-        memcpy(s.sums + (unit * splits + split) * head_dim + d, sums, static_cast<size_t>(width) * sizeof(float));
+        alignas(64) float sums[kTileHeads][kRowValues];
+        lanes_of_rows(s.scores[unit], kAttentionSplit, tile.heads, s.values, seen.begin, seen.end, sums[0], kRowValues);
+        for (int64_t h = 0; h < tile.heads; ++h)
+          memcpy(s.sums + ((unit + h) * splits + split) * head_dim + d, sums[h],
+                 static_cast<size_t>(width) * sizeof(float));
       }
     }
   }
@@ -163,8 +161,9 @@ void attention(const Op& op, int thread, int threads) {
   const Attention a{op};
   const int64_t live = live_rows(op, 0), group = a.heads / a.kv_heads;
   if (a.head_dim > kMaxHeadDim) return op.fault(kFaultRange);
-  // Few rows: a head each, so that every thread has work.
-  const int64_t together = live * a.kv_heads < 8 * threads ? 1 : group < kTileHeads ? group : kTileHeads;
+  // Few rows: a head each, where otherwise a thread would have half as much again as another.
+  const int64_t shared = live * a.kv_heads, busiest = (shared + threads - 1) / threads;
+  const int64_t together = 2 * busiest * threads > 3 * shared ? 1 : group < kTileHeads ? group : kTileHeads;
   Scratch scratch;
   int64_t turn = 0;
   for (int64_t row = 0, rows; row < live; row += rows) {

@@ -2,6 +2,7 @@
 // values (per head, where heads are narrower).
 #pragma once
 #include "cpu/kernels/kernel.h"
+#include "cpu/kernels/simd.h"
 
 namespace strata::STRATA_LEVEL {
 
@@ -30,7 +31,11 @@ STRATA_HD void load_values(int64_t kv_type, uint64_t pool, uint64_t scales, int6
     memcpy(out, reinterpret_cast<const float*>(pool) + at, static_cast<size_t>(n) * sizeof(float));
   } else if (kv_type == kKvF16) {
     const uint16_t* __restrict half = reinterpret_cast<const uint16_t*>(pool) + at;
-    for (int64_t i = 0; i < n; ++i) out[i] = half_float(half[i]);
+    int64_t i = 0;
+#if STRATA_SIMD
+    for (; i + 16 <= n; i += 16) store_floats(out + i, load_halves(half + i));
+#endif
+    for (; i < n; ++i) out[i] = half_float(half[i]);
   } else {
     const int64_t group = kv_group(head_dim);
     const int8_t* __restrict codes = reinterpret_cast<const int8_t*>(pool) + at;

@@ -68,6 +68,13 @@ STRATA_HD Ints max_int(Ints a, Ints b) { return _mm512_max_epi32(a, b); }
 STRATA_HD Ints left_int(Ints a, int n) { return _mm512_slli_epi32(a, static_cast<unsigned>(n)); }
 STRATA_HD Floats bits_floats(Ints a) { return _mm512_castsi512_ps(a); }
 STRATA_HD Floats min_float(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+STRATA_HD Floats rint_floats(Floats a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+STRATA_HD Ints to_ints(Floats a) { return _mm512_cvtps_epi32(a); }
+// 0 where a < b; a where it is no number.
+STRATA_HD Floats zero_below(Floats x, Floats a, Floats b) {
+  const Floats kept = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_GE_OQ), x);
+  return _mm512_mask_mov_ps(kept, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
+}
 STRATA_HD Floats zero_where(Floats x, Ints a, Ints b) {  // where a = b
   return _mm512_maskz_mov_ps(_mm512_cmpneq_epi32_mask(a, b), x);
 }
@@ -140,6 +147,17 @@ STRATA_HD Ints max_int(Ints a, Ints b) { return {_mm256_max_epi32(a.lo, b.lo), _
 STRATA_HD Ints left_int(Ints a, int n) { return {_mm256_slli_epi32(a.lo, n), _mm256_slli_epi32(a.hi, n)}; }
 STRATA_HD Floats bits_floats(Ints a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
 STRATA_HD Floats min_float(Floats a, Floats b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+STRATA_HD Floats rint_floats(Floats a) {
+  constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
+}
+STRATA_HD Ints to_ints(Floats a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
+STRATA_HD __m256 zero_below8(__m256 x, __m256 a, __m256 b) {
+  return _mm256_blendv_ps(_mm256_and_ps(x, _mm256_cmp_ps(a, b, _CMP_GE_OQ)), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+}
+STRATA_HD Floats zero_below(Floats x, Floats a, Floats b) {
+  return {zero_below8(x.lo, a.lo, b.lo), zero_below8(x.hi, a.hi, b.hi)};
+}
 STRATA_HD Floats zero_where(Floats x, Ints a, Ints b) {
   return {_mm256_andnot_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(a.lo, b.lo)), x.lo),
           _mm256_andnot_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(a.hi, b.hi)), x.hi)};
@@ -156,6 +174,29 @@ STRATA_HD Ints ints_s8(const uint8_t* p) {
 STRATA_HD Floats floats_half(__m128i low, __m128i high) { return {_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)}; }
 
 #endif
+
+// exp32 (contract.h) of sixteen numbers.
+STRATA_HD Floats exp_floats(Floats x) {
+  const Floats n = rint_floats(mul(min_float(splat(88.0f), x), splat(1.44269504088896341f)));
+  Floats r = fma(n, splat(-0.693145751953125f), min_float(splat(88.0f), x));
+  r = fma(n, splat(-1.42860682030941723e-6f), r);
+  Floats p = splat(1.98412698e-4f);
+  p = fma(p, r, splat(1.38888889e-3f));
+  p = fma(p, r, splat(8.33333377e-3f));
+  p = fma(p, r, splat(4.16666679e-2f));
+  p = fma(p, r, splat(1.66666672e-1f));
+  p = fma(p, r, splat(0.5f));
+  p = fma(p, r, splat(1.0f));
+  p = fma(p, r, splat(1.0f));
+  const Floats power = bits_floats(left_int(add(to_ints(n), splat_int(127)), 23));
+  return zero_below(mul(p, power), x, splat(-87.0f));
+}
+
+// Half numbers as floats.
+STRATA_HD Floats load_halves(const uint16_t* p) {
+  const auto* x = reinterpret_cast<const __m128i*>(p);
+  return floats_half(_mm_loadu_si128(x), _mm_loadu_si128(x + 1));
+}
 
 // (a >> n) & mask in every byte; mask has at most 8 - n bits.
 STRATA_HD Bytes field8(Bytes a, int n, int mask) { return and8(right16(a, n), splat8(mask)); }
