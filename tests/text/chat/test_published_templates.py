@@ -1,4 +1,12 @@
-"""Templates of well-known models: each renders three conversations, and those that refuse one are named with why."""
+"""Templates of well-known models: each renders three conversations, and those that refuse one are named with why.
+
+`published_prompts.json` holds the CRC-32 of what `apply_chat_template` of transformers 5.24.0 makes of them, in the
+order of CONVERSATIONS, with call arguments in the form, text or object, that the template wants. It refuses the same.
+"""
+
+import json
+import zlib
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +49,12 @@ APPENDS = (
     "attribute 'append' of 'list' object is unsafe"  # changes a list, which transformers' sandbox refuses too
 )
 NO_FUNCTIONS = "'functions' is undefined"  # a variable of its own, which no protocol fills
+PROMPTS = json.loads((Path(__file__).parent / "published_prompts.json").read_text())
+SUMS = {
+    (stem, name): found
+    for stem, row in PROMPTS.items()
+    for name, found in zip(CONVERSATIONS, row, strict=True)
+}
 REFUSED = {
     ("CohereForAI-c4ai-command-r-plus-tool_use", "one question"): NEEDS_TOOLS,
     ("CohereForAI-c4ai-command-r-plus-tool_use", "history"): NEEDS_TOOLS,
@@ -61,18 +75,21 @@ REFUSED = {
 
 
 def render_all(templates):
-    """What refused, {(template, conversation): error}, and what came out without the user's words."""
-    refused, lost = {}, []
+    """{(template, conversation): prompt}, and what refused, {(template, conversation): error}."""
+    prompts, refused = {}, {}
     for path in templates:
         template = ChatTemplate(path.read_text(encoding="utf-8"), SPECIAL)
         for name, (messages, tools) in CONVERSATIONS.items():
             try:
-                text = template.render(messages, tools)
+                prompts[path.stem, name] = template.render(messages, tools)
             except StrataError as error:
                 refused[path.stem, name] = str(error)
-            else:
-                lost += [] if SEEN in text else [(path.stem, name)]
-    return refused, lost
+    return prompts, refused
+
+
+def unlike(prompts):
+    """Those that are not what transformers makes; a prompt with today's date has no sum to be compared with."""
+    return [key for key, text in prompts.items() if SUMS[key] not in (None, zlib.crc32(text.encode()))]
 
 
 @pytest.fixture(scope="module")
@@ -80,19 +97,19 @@ def templates(vocabularies):
     return sorted((vocabularies.parent / "templates").glob("*.jinja"))
 
 
-def test_published_templates_render(templates):
+def test_published_templates_render_as_in_transformers(templates):
     assert len(templates) == 70
-    refused, lost = render_all(templates)
-    assert lost == []
+    prompts, refused = render_all(templates)
     assert set(refused) == set(REFUSED)
-    wrong = {key: text for key, text in refused.items() if REFUSED[key] not in text}
-    assert wrong == {}
+    assert {key: text for key, text in refused.items() if REFUSED[key] not in text} == {}
+    assert [key for key, text in prompts.items() if SEEN not in text] == []
+    assert unlike(prompts) == []
+    dated = {path.stem for path in templates if "strftime_now" in path.read_text(encoding="utf-8")}
+    assert {stem for stem, name in prompts if SUMS[stem, name] is None} == dated
 
 
-def test_a_template_that_refuses_or_loses_the_question_is_seen(tmp_path):
-    refusing, losing = tmp_path / "a.jinja", tmp_path / "b.jinja"
+def test_a_refusal_and_another_prompt_are_seen(tmp_path):
+    refusing = tmp_path / "a.jinja"
     refusing.write_text("{{ raise_exception('never') }}")
-    losing.write_text("{{ messages | length }}")
-    refused, lost = render_all([refusing, losing])
-    assert set(refused) == {("a", name) for name in CONVERSATIONS}
-    assert lost == [("b", name) for name in CONVERSATIONS]
+    assert set(render_all([refusing])[1]) == {("a", name) for name in CONVERSATIONS}
+    assert unlike({("Qwen-QwQ-32B", "history"): SEEN}) == [("Qwen-QwQ-32B", "history")]
