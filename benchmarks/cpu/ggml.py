@@ -61,7 +61,7 @@ class Ggml:
         self._keep: list[Any] = []
 
     def _declare(self) -> None:
-        for name in [
+        returns_pointer = (
             "ggml_init",
             "ggml_new_tensor_2d",
             "ggml_mul_mat",
@@ -69,7 +69,8 @@ class Ggml:
             "ggml_backend_reg_dev_get",
             "ggml_backend_reg_get_proc_address",
             "ggml_backend_buft_alloc_buffer",
-        ]:
+        )
+        for name in returns_pointer:
             getattr(self._base, name).restype = P
         self._cpu.ggml_backend_cpu_init.restype = self._cpu.ggml_backend_cpu_reg.restype = P
         self._base.ggml_init.argtypes = [InitParams]

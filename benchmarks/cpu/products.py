@@ -93,17 +93,15 @@ def measure(kind: str, rows: int, pool: Any, ggml: Ggml | None, args: argparse.N
     x = np.random.default_rng(2).standard_normal((rows, K), dtype=np.float32)
     out, theirs = np.zeros((rows, features), np.float32), np.zeros((rows, features), np.float32)
     runs = [ours(pool, fmt.type_id, raw, x, out)]
-
-    def release() -> None:
-        """Nothing to free."""
-
+    release: Callable[[], None] | None = None
     if ggml is not None:
         run, release = ggml.product(fmt.type_id, raw, x, theirs)
         runs.append(run)
     if rows <= 64:
         runs.append(reader(args.threads, raw[: len(raw) // 8 * 8]))
     taken = interleaved(runs, args.seconds, time.thread_time if args.threads == 1 else time.perf_counter)
-    release()
+    if release is not None:
+        release()
     rate = raw.nbytes / taken[0] / 1e9
     speed = rows * features * K / taken[0] / 1e9
     line = f"{kind:8} {rows:5} {rate:8.2f} {speed:9.1f}"

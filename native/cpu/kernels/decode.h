@@ -37,8 +37,7 @@ template <class F> STRATA_HD void each_code(BlockCodes& w, F&& code) {
 #if STRATA_SIMD == 512
 
 // to[q] = eight bytes q of each row, q < count <= 8; row(f) is a vector of them.
-template <int count, class Row>
-STRATA_HD void transpose_qwords(Row&& row, Group* to) {
+template <int count, class Row> STRATA_HD void transpose_qwords(Row&& row, Group* to) {
 #pragma GCC unroll 2
   for (int h = 0; h < 2; ++h) {  // place(): vector h holds features 4 l + 2 h + s at 2 l + s
     __m512i r[8], t[8];
@@ -64,8 +63,7 @@ STRATA_HD void transpose_qwords(Row&& row, Group* to) {
 
 // `size` bytes at `offset` of each of `n` blocks `stride` bytes apart, side by side, from two loads: whole lines crossed
 // are what such blocks cost. Only the first `blocks` are read.
-template <int stride, int offset, int size, int n>
-STRATA_HD __m512i pick(const uint8_t* p, int blocks) {
+template <int stride, int offset, int size, int n> STRATA_HD __m512i pick(const uint8_t* p, int blocks) {
   constexpr int second = n * stride >= 128 ? n / 2 * stride : n * stride - 64;
   alignas(64) static constexpr auto index = [] {
     std::array<uint8_t, 64> x{};
@@ -86,8 +84,7 @@ STRATA_HD __m512i pick(const uint8_t* p, int blocks) {
 #endif
 
 // to[q] = eight bytes at offset + 8 q of each row, q < count.
-template <int count>
-STRATA_HD void copy_qwords(const WeightRows& rows, int offset, Group* to) {
+template <int count> STRATA_HD void copy_qwords(const WeightRows& rows, int offset, Group* to) {
 #if STRATA_SIMD == 512
 #pragma GCC unroll 4
   for (int q = 0; q + 8 <= count; q += 8)
@@ -104,8 +101,7 @@ STRATA_HD void copy_qwords(const WeightRows& rows, int offset, Group* to) {
 }
 
 // to[width b + q] = eight bytes q of block b's part at `offset`, blocks `stride` bytes apart.
-template <int stride, int offset, int width>
-STRATA_HD void copy_blocks(const WeightRows& rows, int blocks, Group* to) {
+template <int stride, int offset, int width> STRATA_HD void copy_blocks(const WeightRows& rows, int blocks, Group* to) {
 #if STRATA_SIMD == 512
   constexpr int step = 8 / width;
   for (int b = 0; b < blocks; b += step)
@@ -135,10 +131,11 @@ STRATA_HD Floats row_halves(const WeightRows& rows, int offset) {
   for (int h = 0; h < 2; ++h) {
     __m128i x = _mm_setzero_si128();
 #define STRATA_INSERT(i) x = _mm_insert_epi16(x, static_cast<int>(load16(rows.at[8 * h + i] + offset)), i);
-    STRATA_INSERT(0) STRATA_INSERT(1) STRATA_INSERT(2) STRATA_INSERT(3)
-    STRATA_INSERT(4) STRATA_INSERT(5) STRATA_INSERT(6) STRATA_INSERT(7)
+    STRATA_INSERT(0)
+    STRATA_INSERT(1) STRATA_INSERT(2) STRATA_INSERT(3) STRATA_INSERT(4) STRATA_INSERT(5) STRATA_INSERT(6)
+        STRATA_INSERT(7)
 #undef STRATA_INSERT
-    half[h] = x;
+            half[h] = x;
   }
   return floats_half(half[0], half[1]);
 }
@@ -223,8 +220,7 @@ STRATA_HD __m128i two64(uint64_t low, uint64_t high) {
 #if STRATA_SIMD == 512
 
 // Half numbers at `offset` of up to eight blocks.
-template <int stride, int offset>
-STRATA_HD __m128i pick_halves(const uint8_t* p, int blocks) {
+template <int stride, int offset> STRATA_HD __m128i pick_halves(const uint8_t* p, int blocks) {
   if constexpr (3 * stride + offset + 2 <= 64) {
     return _mm512_castsi512_si128(pick<stride, offset, 2, 8>(p, blocks));
   } else {
@@ -262,7 +258,8 @@ STRATA_HD void same_scale(Floats d, PackedTile& tile) {
 // scale[0][b] = d * (number b - less).
 STRATA_HD void block_scales(const Columns& s, Floats d, int less, PackedTile& tile) {
 #pragma GCC unroll 8
-  for (int b = 0; b < kChunkBlocks; ++b) store_floats(tile.scale[0][b], mul(d, to_floats(sub(s.ints(b), splat_int(less)))));
+  for (int b = 0; b < kChunkBlocks; ++b)
+    store_floats(tile.scale[0][b], mul(d, to_floats(sub(s.ints(b), splat_int(less)))));
 }
 
 // half_scale[h][b] = number 2 b + h.

@@ -68,8 +68,9 @@ STRATA_HD void scales_and_mins(const WeightRows& rows, PackedTile& tile) {
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {  // words of a lane: d and dmin, w0, w1, w2
     raw[i] = Columns::four(i, [&](int f) { return load128(rows.at[f]); });
-    const __m512i low = _mm512_srlv_epi32(_mm512_shuffle_epi32(raw[i], static_cast<_MM_PERM_ENUM>(0xed)),  // w0 w2 w1 w2
-                                          lanes(0, 0, 0, 4));
+    const __m512i low =
+        _mm512_srlv_epi32(_mm512_shuffle_epi32(raw[i], static_cast<_MM_PERM_ENUM>(0xed)),  // w0 w2 w1 w2
+                          lanes(0, 0, 0, 4));
     const __m512i high = _mm512_srli_epi32(_mm512_shuffle_epi32(raw[i], static_cast<_MM_PERM_ENUM>(0x84)), 2);
     numbers[i] = _mm512_or_si512(_mm512_and_si512(low, lanes(kSix, kFour, kSix, kFour)),
                                  _mm512_and_si512(high, lanes(0, kTop, 0, kTop)));
@@ -77,8 +78,8 @@ STRATA_HD void scales_and_mins(const WeightRows& rows, PackedTile& tile) {
   s.turn_fours(numbers);
   const __m512i every4 = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
   const __m512i low = _mm512_permutex2var_epi32(raw[0], every4, raw[1]);
-  const __m512i both = _mm512_mask_permutexvar_epi64(
-      low, 0xf0, _mm512_setr_epi64(0, 1, 2, 3, 0, 1, 2, 3), _mm512_permutex2var_epi32(raw[2], every4, raw[3]));
+  const __m512i both = _mm512_mask_permutexvar_epi64(low, 0xf0, _mm512_setr_epi64(0, 1, 2, 3, 0, 1, 2, 3),
+                                                     _mm512_permutex2var_epi32(raw[2], every4, raw[3]));
   const Floats d = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
   const Floats dmin = mul(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16))), splat(-1.0f));
 #else
@@ -139,7 +140,9 @@ template <> struct Decode<QuantType::IQ4_XS> : Plain {
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<16>(rows, 8, tile.raw); }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     const Bytes values = add8(splat128(kIq4Values), splat8(bias));
-    each_code(w, [&](int g, int v) { return shuffle16(values, field8(vector_of(tile.raw[2 * b + g % 2], v), g / 2 * 4, 15)); });
+    each_code(w, [&](int g, int v) {
+      return shuffle16(values, field8(vector_of(tile.raw[2 * b + g % 2], v), g / 2 * 4, 15));
+    });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
     Columns s;
@@ -157,7 +160,9 @@ template <> struct Decode<QuantType::TQ2_0> : Plain {
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) { return field8(vector_of(tile.raw[b / 4 * 4 + g], v), b % 4 * 2, 3); });
   }
-  STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) { same_scale(row_halves(rows, 64), tile); }
+  STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
+    same_scale(row_halves(rows, 64), tile);
+  }
 };
 
 template <> struct Decode<QuantType::TQ1_0> : Plain {
@@ -181,7 +186,7 @@ template <> struct Decode<QuantType::TQ1_0> : Plain {
     alignas(64) Group raw[7];
     copy_qwords<6>(rows, 0, raw);
     for (int f = 0; f < kFeatures; ++f) raw[6][place(f)] = load32(rows.at[f] + 48) * 0x100000001ull;
-    for (int q = 0; q < 4; ++q) digits(raw[q], q, 4, 5, tile);          // 32 bytes of five digits
+    for (int q = 0; q < 4; ++q) digits(raw[q], q, 4, 5, tile);           // 32 bytes of five digits
     for (int q = 0; q < 2; ++q) digits(raw[4 + q], 20 + q, 2, 5, tile);  // 16 bytes of five
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {  // four bytes of four: digits 0 and 1, then 2 and 3, side by side
@@ -194,7 +199,9 @@ template <> struct Decode<QuantType::TQ1_0> : Plain {
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) { return vector_of(tile.raw[4 * b + g], v); });
   }
-  STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) { same_scale(row_halves(rows, 52), tile); }
+  STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
+    same_scale(row_halves(rows, 52), tile);
+  }
 };
 
 }  // namespace strata::STRATA_LEVEL

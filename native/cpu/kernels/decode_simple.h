@@ -10,8 +10,7 @@ STRATA_HD Bytes nibble(const PackedTile& tile, int b, int g, int v) {
   return field8(vector_of(tile.raw[2 * b + g % 2], v), g / 2 * 4, 15);
 }
 
-template <int stride_, int offset_>
-struct NibbleBlocks : Plain {
+template <int stride_, int offset_> struct NibbleBlocks : Plain {
   static constexpr int stride = stride_;
   STRATA_HD static void load(const WeightRows& rows, int blocks, PackedTile& tile) {
     copy_blocks<stride, offset_, 2>(rows, blocks, tile.raw);
@@ -24,40 +23,71 @@ struct NibbleBlocks : Plain {
   }
 };
 
-// Nibbles at offset + 4 with a fifth bit in the 32 bits before them.
-template <int stride_, int offset_>
+// Blocks of a header (half numbers, then 32 fifth bits) and 16 bytes of nibbles, each as three groups of eight bytes: the
+// header, padded, and the nibbles.
+template <int stride_>
 struct FiveBitBlocks : Plain {
-  static constexpr int stride = stride_;
-  STRATA_HD static void load(const WeightRows& rows, int blocks, PackedTile& tile) {
-    copy_blocks<stride, offset_ + 4, 2>(rows, blocks, tile.raw);
+  static constexpr int stride = stride_, header = stride - 16, fifth_at = header - 4;
+
 #if STRATA_SIMD == 512
-    transpose_qwords<4>(
-        [&](int f) {
-          const __m512i low = pick<stride, offset_, 4, 4>(rows.at[f], blocks);
-          const __m512i high = pick<stride, offset_, 4, 4>(rows.at[f] + 4 * stride, blocks - 4);
-          return _mm512_inserti32x4(low, _mm512_castsi512_si128(high), 1);
-        },
-        tile.extra);
+  static constexpr int source(int i) {  // of padded byte i
+    const int at = i % 24;
+    return i / 24 * stride + (at < 8 ? (at < header ? at : 0) : header + at - 8);
+  }
+  static constexpr int base(int part) {  // of the load that has padded bytes 64 part ..
+    return part == 2 ? 8 * stride - 64 : source(64 * part);
+  }
+  template <int part>
+  STRATA_HD static __m512i padded(const uint8_t* p, int blocks) {
+    alignas(64) static constexpr auto index = [] {
+      std::array<uint8_t, 64> x{};
+      for (int i = 0; i < 64; ++i) x[static_cast<size_t>(i)] = static_cast<uint8_t>(source(64 * part + i) - base(part));
+      return x;
+    }();
+    const int bytes = blocks * stride - base(part);
+    const __mmask64 read = bytes >= 64 ? ~0ull : bytes <= 0 ? 0 : (1ull << bytes) - 1;
+    const __m512i x = blocks == kChunkBlocks ? load_bytes(p + base(part)) : _mm512_maskz_loadu_epi8(read, p + base(part));
+    return _mm512_permutexvar_epi8(load_bytes(index.data()), x);
+  }
+#endif
+
+  STRATA_HD static void load(const WeightRows& rows, int blocks, PackedTile& tile) {
+#if STRATA_SIMD == 512
+    transpose_qwords<8>([&](int f) { return padded<0>(rows.at[f], blocks); }, tile.raw);
+    transpose_qwords<8>([&](int f) { return padded<1>(rows.at[f], blocks); }, tile.raw + 8);
+    transpose_qwords<8>([&](int f) { return padded<2>(rows.at[f], blocks); }, tile.raw + 16);
 #else
     for (int f = 0; f < kFeatures; ++f)
-      for (int b = 0; b < blocks; ++b)
-        memcpy(bytes_of(tile.extra[b / 2]) + 8 * place(f) + b % 2 * 4, rows.at[f] + b * stride + offset_, 4);
+      for (int b = 0; b < blocks; ++b) {
+        const uint8_t* p = rows.at[f] + b * stride;
+        tile.raw[3 * b][place(f)] = load64(p);
+        tile.raw[3 * b + 1][place(f)] = load64(p + header), tile.raw[3 * b + 2][place(f)] = load64(p + header + 8);
+      }
 #endif
   }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) {
-      const Mask fifth = bits_of(vector_of(tile.extra[b / 2], v), b % 2 * 4 + g);
-      return add_where(nibble(tile, b, g, v), fifth, splat8(16));
+      const Mask fifth = bits_of(vector_of(tile.raw[3 * b], v), fifth_at + g);
+      return add_where(field8(vector_of(tile.raw[3 * b + 1 + g % 2], v), g / 2 * 4, 15), fifth, splat8(16));
     });
   }
   STRATA_HD static void scales(const WeightRows& rows, int blocks, PackedTile& tile) {
+#if STRATA_SIMD == 512
+    for (int b = 0; b < blocks; ++b) {  // the headers' first words, feature by feature
+      const __m512 x = _mm512_castsi512_ps(vector_of(tile.raw[3 * b], 0)), y = _mm512_castsi512_ps(vector_of(tile.raw[3 * b], 1));
+      const __m512i both = _mm512_castps_si512(_mm512_shuffle_ps(x, y, 0x88));
+      store_floats(tile.scale[0][b], _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both)));
+      if (fifth_at == 4) store_floats(tile.min[b], _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16))));
+    }
+#else
     block_halves<stride, 0>(rows, blocks, tile.scale[0]);
+    if (fifth_at == 4) block_halves<stride, 2>(rows, blocks, tile.min);
+#endif
   }
 };
 
 // A format whose second half number is the minimum.
-template <class Base>
-struct WithMin : Base {
+template <class Base> struct WithMin : Base {
   STRATA_HD static void scales(const WeightRows& rows, int blocks, PackedTile& tile) {
     block_halves<Base::stride, 0>(rows, blocks, tile.scale[0]);
     block_halves<Base::stride, 2>(rows, blocks, tile.min);
@@ -68,10 +98,10 @@ template <> struct Decode<QuantType::Q4_0> : NibbleBlocks<18, 2> {
   static constexpr int bias = 8;
 };
 template <> struct Decode<QuantType::Q4_1> : WithMin<NibbleBlocks<20, 4>> {};
-template <> struct Decode<QuantType::Q5_0> : FiveBitBlocks<22, 2> {
+template <> struct Decode<QuantType::Q5_0> : FiveBitBlocks<22> {
   static constexpr int bias = 16;
 };
-template <> struct Decode<QuantType::Q5_1> : WithMin<FiveBitBlocks<24, 4>> {};
+template <> struct Decode<QuantType::Q5_1> : FiveBitBlocks<24> {};
 
 // Codes of the whole signed byte are unsigned for AVX-512, whose products cannot saturate.
 template <> struct Decode<QuantType::Q8_0> : Plain {

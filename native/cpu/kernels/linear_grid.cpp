@@ -1,5 +1,5 @@
 // Packed products of formats whose codes are entries of a grid.
-#include "cpu/kernels/decode_grid.h"
+#include "cpu/kernels/decode_grid4.h"
 #include "cpu/kernels/tile_product.h"
 
 #if STRATA_SIMD

@@ -19,9 +19,8 @@ void linear_q(const Op& op, int thread, int threads) {
   const Range features = part(n, kFeatureGrain, thread / across, threads / across);
   const QuantisedRows mine{x.blocks, x.codes + rows.begin * k, x.scales + rows.begin * x.blocks,
                            x.sums + rows.begin * x.blocks * 2};
-  op.fault(linear_rows(type, mine, nullptr, rows.end - rows.begin,
-                       op.at<const uint8_t>(4) + features.begin * row_bytes, features.end - features.begin,
-                       op.at<float>(5) + rows.begin * n + features.begin, n));
+  op.fault(linear_rows(type, mine, nullptr, rows.end - rows.begin, op.at<const uint8_t>(4) + features.begin * row_bytes,
+                       features.end - features.begin, op.at<float>(5) + rows.begin * n + features.begin, n));
 }
 
 }  // namespace strata::STRATA_LEVEL

@@ -19,7 +19,7 @@ struct QuantisedRows {
 // contract's order. `weight` is the first of those weight rows; rows lie one after another. A call costs about as much
 // as 4 features beside its product: give it as many features as there are. kFaultRange: a type that is not quantised.
 Fault linear_rows(QuantType type, const QuantisedRows& x, const int32_t* index, int64_t rows, const uint8_t* weight,
-                 int64_t features, float* out, int64_t stride);
+                  int64_t features, float* out, int64_t stride);
 
 // The same as a record, by families of formats; kFaultRange: another family's type.
 struct RowsProduct {

@@ -25,8 +25,8 @@ constexpr int place(int f) {
 using Group = uint64_t[kFeatures];
 
 struct PackedTile {
-  alignas(64) Group raw[kChunkBlocks * kGroups];  // as the format keeps its codes, or the codes
-  alignas(64) Group extra[kChunkBlocks];          // signs, upper bits
+  alignas(64) Group raw[kChunkBlocks * kGroups];                      // as the format keeps its codes, or the codes
+  alignas(64) Group extra[kChunkBlocks];                              // signs, upper bits
   alignas(64) uint16_t index[kFeatures][2 * kChunkBlocks * kGroups];  // of a grid's entries
   // One scale per 32: scale[0] is w, min[0] the minimum. Two float scales: scale[0], scale[1].
   alignas(64) float scale[2][kChunkBlocks][kFeatures], min[kChunkBlocks][kFeatures];
@@ -44,8 +44,7 @@ struct alignas(64) ActivationBlock {
 };
 
 // What the product of a type depends on.
-template <QuantType T>
-struct ProductKind {
+template <QuantType T> struct ProductKind {
   static constexpr bool has_min = Layout<T>::has_min, scale16 = Layout<T>::scale16;
   static constexpr bool halves = Layout<T>::halves && !scale16;
 };

@@ -68,7 +68,9 @@ STRATA_HD Ints max_int(Ints a, Ints b) { return _mm512_max_epi32(a, b); }
 STRATA_HD Ints left_int(Ints a, int n) { return _mm512_slli_epi32(a, static_cast<unsigned>(n)); }
 STRATA_HD Floats bits_floats(Ints a) { return _mm512_castsi512_ps(a); }
 STRATA_HD Floats min_float(Floats a, Floats b) { return _mm512_min_ps(a, b); }
-STRATA_HD Floats rint_floats(Floats a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+STRATA_HD Floats rint_floats(Floats a) {
+  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 STRATA_HD Ints to_ints(Floats a) { return _mm512_cvtps_epi32(a); }
 // 0 where a < b; a where it is no number.
 STRATA_HD Floats zero_below(Floats x, Floats a, Floats b) {

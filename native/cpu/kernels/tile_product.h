@@ -9,6 +9,7 @@
 namespace strata::STRATA_LEVEL {
 
 constexpr int64_t kActivationBytes = 768 << 10;  // of one pass: most of an L2 cache
+constexpr int64_t kSpreadBytes = 40 << 10;  // of a tile: two larger ones do not share a first-level cache (measured)
 constexpr int64_t kMinRows = 16;                 // of a pass, however long they are
 
 // A thread's prepared activations and chains; grows to the largest product met.
@@ -41,8 +42,7 @@ STRATA_HD void order_codes(const int8_t* from, bool strided, int8_t* to) {
 }
 
 // Block `at` of the planes.
-template <QuantType T>
-STRATA_HD void prepare_block(const QuantisedRows& x, int64_t at, ActivationBlock& to) {
+template <QuantType T> STRATA_HD void prepare_block(const QuantisedRows& x, int64_t at, ActivationBlock& to) {
   using D = Decode<T>;
   int32_t words;
   memcpy(&words, x.sums + 2 * at, 4);
@@ -123,14 +123,21 @@ struct ManyRows {
   STRATA_HD void finish() {}
 };
 
+// Asks for `bytes` from p on; returns what follows them.
+STRATA_HD const uint8_t* bring_near(const uint8_t* p, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
+  return p + bytes;
+}
+
 // Sixteen features times the prepared rows to y [rows, 16]. Meanwhile the bytes that follow, the next tile's, are brought
 // near: rows are too short for the processor to see where they go on.
 template <QuantType T, class Sums>
-static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks, const ActivationBlock* x, int64_t rows,
-                         float* y, float* scratch) {
+static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks, const ActivationBlock* x,
+                         int64_t rows, float* y, float* scratch) {
   constexpr int kParts = Layout<T>::values / kBlock, kBytesOf = Layout<T>::bytes;
   const int64_t row_bytes = blocks / kParts * kBytesOf;
   const uint8_t* next = weight + kFeatures * row_bytes;
+  const bool burst = kFeatures * row_bytes > kSpreadBytes;
   PackedTile tile;
   WeightRows at;
   for (int f = 0; f < kFeatures; ++f) at.at[f] = weight + (f < features ? f : features - 1) * row_bytes;
@@ -139,14 +146,14 @@ static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks
   for (int64_t first = 0; first < blocks; first += kChunkBlocks) {
     const int count = static_cast<int>(blocks - first < kChunkBlocks ? blocks - first : kChunkBlocks);
     const int64_t bytes = count / kParts * kBytesOf;
-    for (int64_t i = 0; i < bytes * kFeatures; i += 64) __builtin_prefetch(next + i, 0, 3);
-    next += bytes * kFeatures;
+    if (burst) next = bring_near(next, bytes * kFeatures);
     Decode<T>::load(at, count, tile);
     Decode<T>::scales(at, count, tile);
     for (int f = 0; f < kFeatures; ++f) at.at[f] += bytes;
 #pragma GCC unroll 8
     for (int b = 0; b < kChunkBlocks; ++b) {
       if (b >= count) break;
+      if (!burst) next = bring_near(next, kBytesOf * kFeatures / kParts);
       BlockCodes w;
       Decode<T>::block(tile, b, w);
       sums.template step<T>(tile, b, w, x + (first + b) * rows);
@@ -156,8 +163,7 @@ static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks
   sums.finish();
 }
 
-template <QuantType T>
-static bool product(const RowsProduct& p) {
+template <QuantType T> static bool product(const RowsProduct& p) {
   const QuantisedRows& x = p.x;
   const int64_t rows = p.rows, features = p.features;
   const int64_t row_blocks = x.blocks * static_cast<int64_t>(sizeof(ActivationBlock));
