@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -239,7 +240,7 @@ class Terminal:
     def read_until(self, text):
         """What was shown up to `text`."""
         while text not in self.unread:
-            assert select.select([self.end], [], [], 60)[0], self.unread
+            assert select.select([self.end], [], [], 120)[0], self.unread
             self.unread += os.read(self.end, 4096)
         seen, _, self.unread = self.unread.partition(text)
         return seen
@@ -254,6 +255,7 @@ def test_a_session_at_a_terminal_outlives_errors_and_interrupts(smollm2_path):
         chat.read_until(b"> ")
         chat.type(b"/hepl\n")
         assert b"did you mean /help?" in chat.read_until(b"> ")
+        time.sleep(0.5)  # the prompt is shown a moment before the line is waited for
         chat.type(b"dropped\x03")
         chat.read_until(b"> ")
         chat.type(b"Write a story of a thousand words about the sea.\n")
