@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from strata.config import OPTIONS, EngineOptions, SamplingOptions, ServerOptions
+from strata.config import OPTIONS, SETTINGS, EngineOptions, SamplingOptions, ServerOptions
 from strata.errors import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_names_are_unique_and_variables_few():
-    flags = [option.flag for option in OPTIONS.values()]
+    flags = [flag for option in OPTIONS.values() for flag in (option.flag, *option.aliases)]
     variables = [option.env for option in OPTIONS.values() if option.env]
     assert len(set(flags)) == len(flags)
     assert len(set(variables)) == len(variables) <= 12
@@ -49,9 +49,13 @@ def test_every_setting_refuses_what_is_outside(option):
         assert getattr(owner(**{option.name: value}), option.name) == value
 
 
+def row(o):
+    flags = "`, `".join((o.flag, *o.aliases))
+    limits = f" ({o.limits})" if o.limits else ""
+    return f"| `{flags}` | `{o.toml}` | `{o.env}` | {o.default_text} | {o.help}{limits} |"
+
+
 def test_the_page_on_commands_lists_every_setting():
     text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    rows = [
-        f"| `{o.flag}` | `{o.env}` | {o.default} | {o.help} ({o.limits}) |" for o in EngineOptions.options()
-    ]
+    rows = [row(o) for settings in SETTINGS for o in settings.options()]
     assert [row for row in rows if row not in text] == []

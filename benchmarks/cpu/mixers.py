@@ -16,21 +16,29 @@ from strata.memory import DeltaShape, IndexShape, RingShape, StatePool, StateSha
 from strata.ops import (
     Buffer,
     Builder,
+    NgramHash,
     RopeScaling,
     Rotary,
     StepBuffers,
     Weight,
+    attention,
     causal_conv,
+    cell_positions,
     delta_rule,
     gated_norm,
     grouped_norm,
     head_norm_rope,
+    index_keys,
+    ngram_gate,
+    ngram_rows,
     rope_table,
     rotary_axes,
+    router,
     select_blocks,
     sparse_attention,
     stream_mix,
     stream_write,
+    table_rows,
     unit_heads,
 )
 from strata.quants import FORMATS
@@ -49,7 +57,7 @@ class Bench:
         self.builder, self.rows, self.rng = Builder(self.steps, rows, form), rows, np.random.default_rng(1)
         shape = StateShape(
             1, 2, HEAD_DIM, IndexShape(1, DIM, RATIO), (DeltaShape(KEY_HEADS, VALUE_HEADS, DIM, DIM, True),),
-            (RingShape(CHANNELS, 3),),
+            (RingShape(CHANNELS, 3),), history=2,
         )  # fmt: skip
         self.state = StatePool.create(shape, -(-(context + rows) // 64), 1, "f16")
         self.inputs, self.context = [], context // 64 * 64
@@ -92,13 +100,38 @@ def sparse(n):
     sparse_attention(n.builder, n.x(HEADS * HEAD_DIM), selected, n.state.kv.layers[0], HEADS, RATIO, 1 / 16)
 
 
+def rotary(n):
+    return Rotary(rope_table(n.context + n.rows, 64, 1e7, RopeScaling()), rotary_axes(32, (11, 11, 10)))
+
+
 def norm_rope(n):
-    rotary = Rotary(rope_table(n.context + n.rows, 64, 1e7, RopeScaling()), rotary_axes(32, (11, 11, 10)))
-    head_norm_rope(n.builder, n.x(2 * HEADS * HEAD_DIM), n.vector(HEAD_DIM), rotary, 1e-6, 2 * HEAD_DIM)
+    head_norm_rope(n.builder, n.x(2 * HEADS * HEAD_DIM), n.vector(HEAD_DIM), rotary(n), 1e-6, 2 * HEAD_DIM)
+
+
+def index(n):
+    pool = n.state.index[0]
+    cell_positions(n.builder, pool.cells)
+    index_keys(n.builder, n.x(DIM), n.vector(DIM), pool, rotary(n), 1e-6)
+
+
+def ngrams(n):
+    """Rows of a small table: memory is not what this measures."""
+    fmt, heads, each = FORMATS["IQ4_NL"], 16, 1009
+    data = n.rng.integers(0, 60, (heads * each, 160 // fmt.block_values * fmt.block_bytes), dtype=np.uint8)
+    table = Weight("table", fmt, (heads * each, 160), data.reshape(-1))
+    hashed = NgramHash.create(
+        (23703573157769, 20109073645365, 8052911324071), (each,) * heads, range(0, heads * each, each), 1
+    )
+    table_rows(n.builder, ngram_rows(n.builder, hashed, n.state.history), table)
 
 
 WIDE = STREAMS * HIDDEN
 CASES = {
+    "router": lambda n: router(n.builder, n.x(HIDDEN), n.vector(512, HIDDEN), 10, renormalise=True),
+    "attention": lambda n: attention(n.builder, n.x(HEADS * HEAD_DIM), n.state.kv.layers[0], HEADS, 1 / 16),
+    "index_keys": index,
+    "ngram_rows, table_rows": ngrams,
+    "ngram_gate": lambda n: ngram_gate(n.builder, n.x(WIDE), n.x(WIDE), n.x(HIDDEN)),
     "delta_rule": delta,
     "causal_conv": lambda n: causal_conv(n.builder, n.x(CHANNELS), n.vector(CHANNELS, 4), n.state.rings[0]),
     "unit_heads": lambda n: unit_heads(n.builder, n.x(CHANNELS), KEY_HEADS, DIM),

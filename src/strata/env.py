@@ -17,3 +17,8 @@ def settings() -> dict[str, str]:
 def log_level() -> str:
     """STRATA_LOG: debug, info, warning (the default) or error, in lower case."""
     return os.environ.get(PREFIX + "LOG", "").lower() or "warning"
+
+
+def is_set(name: str) -> bool:
+    """Whether a variable of another program's protocol is there, such as a shell's that asks for completions."""
+    return bool(os.environ.get(name))

@@ -113,32 +113,36 @@ def set_taps(case, *taps):
 
 @pytest.mark.parametrize("dilation", [1, 3])
 def test_causal_conv(dilation):
+    held = 32 + 3 * dilation
+
     def make():
-        case, rows = setup(MIXED)
-        ring = state(case, "ring", 64, 300)
+        case, rows = setup([*MIXED[:2], (1, 4, 2 * held - 2)])
+        ring = state(case, "ring", held, 300)
         y = causal_conv(case.builder, rows_input(case, rows, 300, 2), vector(1200, 3, 300, 4), ring, dilation)
         return case, [out_of(case, y), ring]
 
-    check(make, bump("ring", 1, 61, 7))
+    check(make, bump("ring", 1, held - 3, 7))
 
 
 @pytest.mark.parametrize("dilation", [1, 3])
 def test_causal_conv_of_a_chunk_with_taps(dilation):
+    held = 32 + 3 * dilation
+
     def make():
         case, rows = setup([(1, 192, 64)], "chunk")
         set_taps(case, (128, 3), (256, 4), (320, 2), (64, 0))  # the last two are outside the chunk
-        ring = state(case, "ring", 64, 70)
+        ring = state(case, "ring", held, 70)
         y = causal_conv(case.builder, rows_input(case, rows, 70, 2), vector(280, 3, 70, 4), ring, dilation)
         return case, [out_of(case, y), ring]
 
     case, (_, ring) = make()
     before = case.values[ring].view(np.int32)
-    _, after = check(make, bump("ring", 1, 63, 7))
+    _, after = check(make, bump("ring", 1, 63 % held, 7))
     x = next(v for b, v in case.values.items() if b.name == "x").view(np.int32)
     for slot, end in ((3, 128), (4, 256)):
         last = np.arange(end - 3 * dilation, end)
-        assert (after[slot, last % 64] == x[last - 64]).all()
-        assert (np.delete(after[slot], last % 64, 0) == np.delete(before[slot], last % 64, 0)).all()
+        assert (after[slot, last % held] == x[last - 64]).all()
+        assert (np.delete(after[slot], last % held, 0) == np.delete(before[slot], last % held, 0)).all()
     assert (after[[0, 2]] == before[[0, 2]]).all()
 
 

@@ -25,6 +25,10 @@ class Stdin:
     def __init__(self, data: bytes) -> None:
         self.buffer = io.BytesIO(data)
 
+    def isatty(self) -> bool:
+        """Nobody types."""
+        return False
+
 
 @pytest.fixture
 def strata(capsys, monkeypatch) -> Callable[..., Done]:

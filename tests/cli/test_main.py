@@ -25,6 +25,8 @@ def test_help_names_every_command(strata):
     "command",
     [
         ["run"],
+        ["chat"],
+        ["completion"],
         ["inspect"],
         ["verify"],
         ["benchmark"],
@@ -44,8 +46,9 @@ def test_every_command_explains_itself(strata, command):
     assert done.out.startswith("Usage: strata " + " ".join(command))
 
 
-def test_run_help_has_every_setting(strata):
-    text = strata("run", "--help").out
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_help_has_every_setting(strata, command):
+    text = strata(command, "--help").out
     elsewhere = {"max_num_seqs", *(o.name for o in ServerOptions.options())}
     missing = [o.flag for o in OPTIONS.values() if o.flag not in text and o.name not in elsewhere]
     assert missing == []

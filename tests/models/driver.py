@@ -13,7 +13,7 @@ from strata.gguf import open_model
 from strata.memory import Checkpoint, PageTable, StatePool, copy_slot, put_checkpoint, settle, take_checkpoint
 from strata.ops import Buffer, Builder, StepBuffers
 
-ROWS = 16
+ROWS = 32  # as many as a step of one sequence ever holds
 CHUNK = 256
 
 
@@ -48,7 +48,7 @@ class Driver:
         self.logits = Buffer(
             "logits", (CHUNK, self.model.config.vocab_size), role="output", live=self.steps.num_logit_rows
         )
-        table = self.model.rope_table(self.max_len)
+        table = self.model.config.rope.table(self.max_len)
         builders = [
             Builder(self.steps, ROWS),
             Builder(self.steps, CHUNK, "chunk"),

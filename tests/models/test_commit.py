@@ -6,7 +6,7 @@ from golden import ALL
 from models.driver import Driver, Rows, digest
 from strata.backends.cpu import CpuBackend
 from strata.errors import ModelFileError
-from strata.memory import Checkpoint
+from strata.memory import Checkpoint, RingShape
 
 NAMES = ["qwen35", "qwen3next", "qwen4exp"]
 TOKENS = {name: [int(t) for t in ALL[name].tokens] * 2 for name in NAMES}
@@ -28,7 +28,7 @@ def wrong(tokens):
     return [(t + 7) % 120 for t in tokens]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 32])
 @pytest.mark.parametrize("name", NAMES)
 def test_verify_and_commit_equals_single_steps(name, rows, singles):
     """Every accepted count in turn; the rejected rows' tokens are others than those that follow."""
@@ -41,6 +41,27 @@ def test_verify_and_commit_equals_single_steps(name, rows, singles):
         assert digest(got) == digest(singles[name][at : at + accepted]), f"row {at}, {accepted} accepted"
         d.commit({0: accepted})
         at += accepted
+
+
+def after_a_rejected_step(name):
+    """Whether 32 rows that stay and 32 that go leave the single steps' logits to the 32 that follow."""
+    d, tokens = driver(name), TOKENS[name]
+    for at in (0, 32):
+        d.step(Rows(0, at, tokens[at : at + 32]))
+        d.commit({0: 32})
+    d.step(Rows(0, 64, wrong(tokens[64:96])))
+    d.commit({0: 0})
+    return digest(d.step(Rows(0, 64, tokens[64:96])))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_largest_step_leaves_no_trace_when_none_of_it_stays(name, singles, monkeypatch):
+    """Also with the fault that convolutions' rings lack the one row that this takes."""
+    want = digest(singles[name][64:96])
+    assert after_a_rejected_step(name) == want
+    monkeypatch.setattr(RingShape, "rows", property(lambda ring: 31 + ring.back))
+    monkeypatch.setattr("strata.ops.conv.MAX_STEP_ROWS", 31)
+    assert after_a_rejected_step(name) != want
 
 
 def test_a_wrong_commit_shows(singles):

@@ -57,6 +57,14 @@ def test_absurd_scaling(tmp_path, name, key, value):
     refused(edit_model(ALL[name].model_path, tmp_path / "m.gguf", metadata=changes), key)
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen3moe", "qwen35", "qwen4exp"])
+def test_scaling_reaches_past_the_trained_context(tmp_path, name):
+    trained = models.load(open_model(ALL[name].model_path)).config.rope.max_position
+    changes = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+    path = edit_model(ALL[name].model_path, tmp_path / "m.gguf", metadata=changes)
+    assert models.load(open_model(path)).config.rope.max_position == 4 * trained
+
+
 def test_a_rope_table_is_the_same_at_the_borders_of_its_parts():
     table = rope_table(9000, 8, 1e4, RopeScaling()).data
     frequencies, _ = rope_frequencies(8, 1e4, RopeScaling())

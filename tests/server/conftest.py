@@ -37,6 +37,13 @@ def running(path, **options):
         assert not thread.is_alive()
 
 
+@pytest.fixture
+def serving():
+    """`serving(path, **options)`: a server until the test ends."""
+    with contextlib.ExitStack() as stack:
+        yield lambda path, **options: stack.enter_context(running(path, **options))
+
+
 @pytest.fixture(scope="session")
 def smollm2_server(smollm2_path):
     with running(smollm2_path, max_model_len=1024, max_num_seqs=2, threads=2) as server:

@@ -86,7 +86,20 @@ def post(server, path, body, headers=None):
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MALFORMED = {
     "not JSON": (TEXT, b"{", 400, "not valid JSON"),
+    "nothing": (TEXT, b"", 400, ""),
+    "not UTF-8": (TEXT, b'{"prompt": "\xff"}', 400, "parsing the body"),
+    "nested deep": (TEXT, b'{"prompt":' + b"[" * 200_000, 400, "parsing the body"),
     "not an object": (TEXT, b"[]", 400, ""),
+    "temperature as text": (TEXT, {"prompt": "a", "temperature": "hot"}, 400, "temperature: "),
+    "max_tokens as text": (TEXT, {"prompt": "a", "max_tokens": "many"}, 400, "max_tokens: "),
+    "stream as text": (TEXT, {"prompt": "a", "stream": "maybe"}, 400, "stream: "),
+    "prompt as object": (TEXT, {"prompt": {"a": 1}}, 400, "prompt"),
+    "prompt as lists": (TEXT, {"prompt": [[1], [2]]}, 400, "prompt"),
+    "stop as number": (TEXT, {"prompt": "a", "stop": 5}, 400, "stop"),
+    "format as text": (TEXT, {"prompt": "a", "response_format": "json"}, 400, "response_format"),
+    "half a character": (TEXT, b'{"prompt": "\\ud800"}', 400, "surrogate"),
+    "content as number": (CHAT, {"messages": [{"role": "user", "content": 5}]}, 400, "content"),
+    "messages as text": (CHAT, {"messages": "hello"}, 400, "messages"),
     "no prompt": (TEXT, {}, 400, "prompt"),
     "empty prompt": (TEXT, {"prompt": []}, 400, "empty"),
     "id outside": (TEXT, {"prompt": [320]}, 400, "outside the vocabulary of 320"),
@@ -105,6 +118,31 @@ MALFORMED = {
 }
 
 
+QUESTIONS = {
+    "half a character": (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', "surrogate"),
+    "the template's own": ({"messages": QUESTION, "chat_template_kwargs": {"messages": []}}, "messages"),
+    "tools in kwargs": ({"messages": QUESTION, "chat_template_kwargs": {"tools": [1]}}, "tools"),
+    "the budget": ({"messages": QUESTION, "chat_template_kwargs": {"budget": 1}}, "budget"),
+    "control tokens": (
+        {"messages": QUESTION, "chat_template_kwargs": {"control_tokens": []}},
+        "control_tokens",
+    ),
+    "effort as number": ({"messages": QUESTION, "reasoning_effort": 7}, "reasoning_effort"),
+    "a picture": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "image_url",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_malformed_conversations(smollm2_server, name):
+    body, message = QUESTIONS[name]
+    status, answer = post(smollm2_server, CHAT, body)
+    assert status == 400
+    assert message in answer["error"]["message"]
+
+
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_requests_get_their_answer_and_the_next_one_works(tiny_server, name):
     path, body, status, message = MALFORMED[name]
@@ -113,6 +151,12 @@ def test_malformed_requests_get_their_answer_and_the_next_one_works(tiny_server,
     assert message in answer["error"]["message"]
     assert answer["error"]["type"] == "invalid_request_error"
     assert post(tiny_server, TEXT, {"prompt": [1, 2], "max_tokens": 2})[0] == 200
+
+
+def test_a_fault_of_ours_has_the_shape_of_an_error(tiny_server, monkeypatch):
+    monkeypatch.setattr(tiny_server.service, "check_tokens", lambda _: 1 // 0)
+    status, answer = post(tiny_server, TEXT, {"prompt": "a"})
+    assert (status, answer["error"]["type"]) == (500, "server_error")
 
 
 def test_too_long_is_named_by_code(tiny_server):

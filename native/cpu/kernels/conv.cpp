@@ -1,7 +1,7 @@
 // causal_conv: depthwise convolution over a sequence's rows, then silu; columns before the step lie in a ring by position.
 // ptr: num_rows, positions int32, sequences int32, tap_positions int32 [4], tap_slots int32 [4], x [rows, channels],
-// weight [channels, kernel], ring [slots, 64, channels], out [rows, channels].
-// dim: channels, kernel (at most 8), dilation, slots, tapped. Taps j = 0 .. kernel - 1 are summed in order by fma.
+// weight [channels, kernel], ring [slots, ring rows, channels], out [rows, channels].
+// dim: channels, kernel (at most 8), dilation, slots, ring rows, tapped. Taps j = 0 .. kernel - 1 are summed in order by fma.
 #include "cpu/kernels/groups.h"
 
 namespace strata::STRATA_LEVEL {
@@ -11,11 +11,14 @@ static constexpr int64_t kTile = 256;
 
 struct Conv {
   const Op& op;
-  const int64_t channels = op.dim[0], kernel = op.dim[1], dilation = op.dim[2], slots = op.dim[3];
+  const int64_t channels = op.dim[0], kernel = op.dim[1], dilation = op.dim[2], slots = op.dim[3],
+                ring_rows = op.dim[4];
   const float *x = op.at<const float>(5), *weight = op.at<const float>(6);
   float *ring = op.at<float>(7), *out = op.at<float>(8);
 
-  float* ring_at(int64_t slot, int64_t position) const { return ring + (slot * kRingRows + ring_row(position)) * channels; }
+  float* ring_at(int64_t slot, int64_t position) const {
+    return ring + (slot * ring_rows + position % ring_rows) * channels;
+  }
 
   // The column at `position`, or null before the sequence begins.
   const float* column(const Group& g, int64_t position) const {
@@ -44,7 +47,7 @@ struct Conv {
   }
 
   void taps(const Group& g, int64_t begin, int64_t end) const {
-    for (int i = 0; op.dim[4] != 0 && i < kMaxTaps; ++i) {
+    for (int i = 0; op.dim[5] != 0 && i < kMaxTaps; ++i) {
       const int64_t slot = tap_slot(g, op.at<const int32_t>(3), op.at<const int32_t>(4), i);
       const int64_t position = op.at<const int32_t>(3)[i];
       if (slot >= slots) op.fault(kFaultRange);
@@ -69,7 +72,8 @@ void causal_conv(const Op& op, int thread, int threads) {
       const int64_t end = begin + kTile < mine.end ? begin + kTile : mine.end;
       for (int64_t r = 0; r < g.rows; ++r) c.convolve(g, r, begin, end);
       c.taps(g, begin, end);
-      c.put(g, g.sequence, g.position + (g.rows > kRingRows ? g.rows - kRingRows : 0), g.position + g.rows, begin, end);
+      const int64_t kept = g.rows < c.ring_rows ? g.rows : c.ring_rows;
+      c.put(g, g.sequence, g.position + g.rows - kept, g.position + g.rows, begin, end);
     }
   }
 }

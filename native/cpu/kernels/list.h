@@ -33,7 +33,7 @@
   X(head_norm_rope, 7, 5, 1)    \
   X(sigmoid_gate, 4, 4, 0)      \
   X(gated_norm, 5, 3, 1)        \
-  X(causal_conv, 9, 5, 0)       \
+  X(causal_conv, 9, 6, 0)       \
   X(unit_heads, 3, 3, 1)        \
   X(delta_gates, 6, 2, 0)       \
   X(delta_settle, 6, 6, 0)      \

@@ -17,7 +17,7 @@ def read_prompt(argument: str | None, option: str | None) -> str:
     if prompt is None:
         raise UsageError("no prompt: give it as the argument, with --prompt, or - for standard input")
     raw = _read_stdin() if prompt == "-" else prompt.encode("utf-8", "surrogateescape")
-    text = _decode(raw, "the prompt")
+    text = decode(raw, "the prompt")
     if not text:
         raise UsageError("the prompt is empty")
     return text
@@ -29,18 +29,23 @@ def _read_stdin() -> bytes:
     return sys.stdin.buffer.read()
 
 
+def read_system(option: str | None) -> str | None:
+    """The system message, where one is given."""
+    return None if option is None else decode(option.encode("utf-8", "surrogateescape"), "--system")
+
+
 def check_stops(stops: Sequence[str]) -> None:
     """UsageError for a stop text that no answer can contain."""
     for stop in stops:
         if not stop:
             raise UsageError("--stop is empty")
-        _decode(stop.encode("utf-8", "surrogateescape"), "--stop")
+        decode(stop.encode("utf-8", "surrogateescape"), "--stop")
 
 
 def read_text(path: Path) -> str:
     """A UTF-8 text file, not empty."""
     try:
-        text = _decode(path.read_bytes(), str(path))
+        text = decode(path.read_bytes(), str(path))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     if not text:
@@ -48,7 +53,8 @@ def read_text(path: Path) -> str:
     return text
 
 
-def _decode(raw: bytes, what: str) -> str:
+def decode(raw: bytes, what: str) -> str:
+    """UTF-8 bytes as text; UsageError says where they are none."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

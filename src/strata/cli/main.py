@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 
 from strata import __version__, env, log
+from strata.cli.chat import chat
+from strata.cli.completion import PROGRAM, VARIABLE, complete, completion
 from strata.cli.convert import convert
 from strata.cli.evaluate import eval_app
 from strata.cli.files import inspect, verify
@@ -25,6 +27,7 @@ BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.command(short_help="Continue a prompt.")(run)
+app.command(short_help="Talk with a model.")(chat)
 app.command(short_help="Say what a model file holds.")(inspect)
 app.command(short_help="Check that a model file is whole.")(verify)
 app.command(short_help="Measure prompt and generation speed.")(benchmark)
@@ -33,6 +36,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(eval_app, name="eval")
 app.command(short_help="Make a GGUF file of a checkpoint.")(convert)
 app.add_typer(synth_app, name="synth")
+app.command(short_help="Print a shell's completion script.")(completion)
 
 
 def _print_version(wanted: bool) -> None:
@@ -57,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")
     if sys.stdout is None:  # closed before the start, as is usual for a background job
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (lives as long as the process)
+    if env.is_set(VARIABLE):
+        complete(app)
     given = sys.argv[1:] if arguments is None else arguments
     sys.exit(_invoke(given or ["--help"]))
 
@@ -84,7 +90,7 @@ def _run(arguments: Sequence[str]) -> int:
     # Not command.main(): that ends the process itself on an interrupt or a broken pipe.
     command = typer.main.get_command(app)
     try:
-        with command.make_context("strata", list(arguments)) as context:
+        with command.make_context(PROGRAM, list(arguments)) as context:
             command.invoke(context)
         code = 0
     except typer.Exit as asked:  # --help and --version end this way

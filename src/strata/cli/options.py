@@ -12,13 +12,21 @@ from strata.config import OPTIONS, EngineOptions, Option
 from strata.errors import UsageError
 
 
-def flag(name: str) -> Any:
-    """Typer's option for a setting: a string that strata.config parses and checks, None when not given."""
+def flag(name: str, default: str | None = None) -> Any:
+    """Typer's option for a setting: a string that strata.config parses and checks, None when not given.
+
+    `default`: in words, where a command has its own.
+    """
     option = OPTIONS[name]
     notes = [option.limits] if option.choices else []
-    notes += [f"default: {option.default}"] + ([f"env: {option.env}"] if option.env else [])
+    notes += [f"default: {default or option.default_text}"] + ([f"env: {option.env}"] if option.env else [])
     return typer.Option(
-        option.flag, help=f"{option.help} [{'; '.join(notes)}]", show_default=False, metavar=_metavar(option)
+        option.flag,
+        *option.aliases,
+        help=f"{option.help} [{'; '.join(notes)}]",
+        show_default=False,
+        metavar=_metavar(option),
+        autocompletion=(lambda: list(option.choices)) if option.choices else None,
     )
 
 
@@ -35,6 +43,25 @@ Isa = Annotated[str | None, flag("isa")]
 Kv = Annotated[str | None, flag("kv")]
 MaxContext = Annotated[str | None, flag("max_model_len")]
 Prefill = Annotated[str | None, flag("prefill")]
+MaxTokens = Annotated[str | None, flag("max_tokens")]
+Temperature = Annotated[str | None, flag("temperature")]
+TopK = Annotated[str | None, flag("top_k")]
+TopP = Annotated[str | None, flag("top_p")]
+MinP = Annotated[str | None, flag("min_p")]
+RepetitionPenalty = Annotated[str | None, flag("repetition_penalty")]
+PresencePenalty = Annotated[str | None, flag("presence_penalty")]
+FrequencyPenalty = Annotated[str | None, flag("frequency_penalty")]
+Seed = Annotated[str | None, flag("seed")]
+LogitBias = Annotated[
+    list[str] | None,
+    typer.Option("--logit-bias", metavar="ID=X", help="Add X to the score of a token; repeatable."),
+]
+Stop = Annotated[
+    list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; repeatable.")
+]
+System = Annotated[
+    str | None, typer.Option("--system", metavar="TEXT", help="System message of the conversation.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

@@ -1,32 +1,46 @@
 """`strata run`: one prompt, one answer."""
 
-import dataclasses
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from strata.cli import inputs
 from strata.cli.options import (
     Backend,
+    FrequencyPenalty,
     Isa,
     Json,
     Kv,
+    LogitBias,
     MaxContext,
+    MaxTokens,
+    MinP,
     Model,
     Prefill,
+    PresencePenalty,
+    RepetitionPenalty,
+    Seed,
+    Stop,
+    System,
+    Temperature,
     Threads,
+    TopK,
+    TopP,
     engine_options,
-    flag,
 )
 from strata.cli.output import print_json
 from strata.config import SamplingOptions
+from strata.errors import UsageError
+
+if TYPE_CHECKING:
+    from strata.cli.model import TextModel
+    from strata.text.chat import OutputParser
 
 Prompt = typer.Argument(metavar="[PROMPT]", help="The prompt; - reads it from standard input.")
 PromptOption = typer.Option("--prompt", "-p", metavar="TEXT", help="The prompt, where it begins with a dash.")
-LogitBias = typer.Option("--logit-bias", metavar="ID=X", help="Add X to the score of a token; repeatable.")
-Stop = typer.Option("--stop", metavar="TEXT", help="End before this text; repeatable.")
 NoSpecial = typer.Option("--no-special", help="Take names of control tokens in the prompt as plain text.")
+Chat = typer.Option("--chat", help="Put the prompt into the model's chat template, as a user's message.")
 
 
 def run(
@@ -34,17 +48,19 @@ def run(
     model: Model,
     prompt: Annotated[str | None, Prompt] = None,
     prompt_option: Annotated[str | None, PromptOption] = None,
-    max_tokens: Annotated[str | None, flag("max_tokens")] = None,
-    temperature: Annotated[str | None, flag("temperature")] = None,
-    top_k: Annotated[str | None, flag("top_k")] = None,
-    top_p: Annotated[str | None, flag("top_p")] = None,
-    min_p: Annotated[str | None, flag("min_p")] = None,
-    repetition_penalty: Annotated[str | None, flag("repetition_penalty")] = None,
-    presence_penalty: Annotated[str | None, flag("presence_penalty")] = None,
-    frequency_penalty: Annotated[str | None, flag("frequency_penalty")] = None,
-    seed: Annotated[str | None, flag("seed")] = None,
-    logit_bias: Annotated[list[str] | None, LogitBias] = None,
-    stop: Annotated[list[str] | None, Stop] = None,
+    chat: Annotated[bool, Chat] = False,
+    system: System = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repetition_penalty: RepetitionPenalty = None,
+    presence_penalty: PresencePenalty = None,
+    frequency_penalty: FrequencyPenalty = None,
+    seed: Seed = None,
+    logit_bias: LogitBias = None,
+    stop: Stop = None,
     no_special: Annotated[bool, NoSpecial] = False,
     backend: Backend = None,
     threads: Threads = None,
@@ -54,37 +70,43 @@ def run(
     prefill: Prefill = None,
     as_json: Json = False,
 ) -> None:
-    """Continue a prompt: text to stdout as it comes, speeds to stderr.
+    """Continue a prompt, or with --chat answer it: text to stdout as it comes, speeds to stderr.
 
-    The prompt is taken as it is, without a chat template; control tokens such as <|im_start|> may be written out.
+    Without --chat the prompt is taken as it is; control tokens such as <|im_start|> may be written out.
     """
     sampling = SamplingOptions.resolve(context.params, {})
     options = engine_options(context.params)
     inputs.check_stops(stop or ())
+    if system is not None and not chat:
+        raise UsageError("--system needs --chat: a prompt taken as it is has no system message")
+    system = inputs.read_system(system)
     text = inputs.read_prompt(prompt, prompt_option)
 
     from strata.cli.answer import Answer
-    from strata.engine import Engine, SamplingParams
-    from strata.text import Tokenizer
+    from strata.cli.model import TextModel
+    from strata.cli.screen import Screen
 
-    engine = Engine.load(model, options)
-    tokenizer = Tokenizer.from_metadata(engine.model_file.metadata)
-    params = SamplingParams(
-        **dataclasses.asdict(sampling),
-        logit_bias=inputs.parse_logit_bias(logit_bias or (), engine.model_config.vocab_size),
-        stop_token_ids=frozenset(tokenizer.eos_ids),
-    )
-    answer = Answer(engine, tokenizer, stop or ())
-    prompt_token_ids = tokenizer.encode(text, parse_special=not no_special)
+    loaded = TextModel(model, options)
+    params = loaded.params(sampling, logit_bias or ())
+    if chat:
+        prompt_token_ids, parser = _ask(loaded, text, system)
+    else:
+        prompt_token_ids, parser = loaded.tokenizer.encode(text, parse_special=not no_special), None
+    answer = Answer(loaded.engine, loaded.tokenizer, stop or (), parser)
     if as_json:
         answer.collect(prompt_token_ids, params, lambda _: None)
         print_json(answer.report())
     else:
-        answer.collect(prompt_token_ids, params, _write)
-        _write("\n")
+        screen = Screen()
+        answer.collect(prompt_token_ids, params, screen.write)
+        screen.close()
         print(answer.speeds(), file=sys.stderr)
 
 
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+def _ask(loaded: "TextModel", text: str, system: str | None) -> "tuple[list[int], OutputParser]":
+    """One question through the model's template: its ids, and a parser of the answer."""
+    from strata.text.chat import encode_chat
+
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    prompt = encode_chat(loaded.tokenizer, loaded.template(), [*messages, {"role": "user", "content": text}])
+    return prompt.token_ids, prompt.parser(None)

@@ -32,6 +32,7 @@ class Option:
     default: Any
     toml: str = ""  # empty: belongs to a request, so neither a file nor the environment sets it
     variable: str = ""  # where the TOML key alone would not tell
+    aliases: tuple[str, ...] = ()  # flags that mean the same: names that other engines use
     choices: tuple[str, ...] = ()
     low: float = 0
     high: float = math.inf
@@ -44,9 +45,14 @@ class Option:
         return "STRATA_" + (self.variable or self.toml.rpartition(".")[2].upper()) if self.toml else ""
 
     @property
+    def default_text(self) -> str:
+        """The default, for people."""
+        return "none" if self.default == "" else str(self.default)
+
+    @property
     def limits(self) -> str:
         """What is allowed, in words for help and errors; empty when anything is."""
-        if self.choices:
+        if self.choices or self.type is str:
             return ", ".join(self.choices)
         above = f"{'above' if self.open_low else 'at least'} {_digits(self.low)}"
         below = f"{'below' if self.open_high else 'at most'} {_digits(self.high)}"
@@ -90,8 +96,8 @@ class Option:
 _KINDS = {int: "a whole number", float: "a number", str: "text"}
 
 
-def _option(default: Any, flag: str, help: str, toml: str = "", **limits: Any) -> Any:
-    return field(default=default, metadata={"flag": flag, "help": help, "toml": toml, **limits})
+def _option(default: Any, flag: str, help: str, toml: str = "", **more: Any) -> Any:
+    return field(default=default, metadata={"flag": flag, "help": help, "toml": toml, **more})
 
 
 class _Settings:
@@ -171,6 +177,7 @@ class EngineOptions(_Settings):
         "--max-context",
         "Longest context in tokens; 0: what the model was made for.",
         toml="context.context_length",
+        aliases=("--max-model-len", "--ctx-size"),
         low=0,
         high=2**24,
     )
@@ -187,6 +194,7 @@ class EngineOptions(_Settings):
         "--parallel",
         "Sequences that may be generated at once.",
         toml="infer.decode_batch",
+        aliases=("--max-num-seqs",),
         low=1,
         high=1024,
     )
@@ -219,6 +227,7 @@ class SamplingOptions(_Settings):
         1.0,
         "--repeat-penalty",
         "Lowers the score of tokens that have occurred; 1: off.",
+        aliases=("--repetition-penalty",),
         low=0.001,
         high=100.0,
     )
@@ -238,7 +247,12 @@ class ServerOptions(_Settings):
     """Where the server listens and what it serves."""
 
     model: str = _option(
-        "", "--model", "GGUF file (of a split model: any part).", toml="model.path", variable="MODEL"
+        "",
+        "--model",
+        "GGUF file (of a split model: any part).",
+        toml="model.path",
+        variable="MODEL",
+        aliases=("-m",),
     )
     model_id: str = _option(
         "", "--model-id", "Name of the model in the protocol; empty: the file's.", toml="server.model_id"

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends import Backend, Replay
-from strata.engine.pieces import MAX_STEP_ROWS
 from strata.memory import StatePool
 from strata.models import DraftModel
-from strata.ops import Buffer, Builder, Program, StepBuffers
+from strata.ops import MAX_STEP_ROWS, Buffer, Builder, Program, StepBuffers
 
 
 @dataclass(frozen=True)

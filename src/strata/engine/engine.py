@@ -1,6 +1,6 @@
 """The engine: a step is three verbs."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -111,14 +111,18 @@ class Engine:
         self._scheduler.abort(request)
 
     def generate(
-        self, prompt_token_ids: Sequence[int], sampling: SamplingParams
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> Generator[int, None, None]:
-        """Sampled tokens of one request as they come; closing the iterator aborts it."""
+        """Sampled tokens of one request as they come; closing the iterator aborts it, as does `cancelled`, which is
+        asked before each step."""
         request = self.add(prompt_token_ids, sampling)
         self.stats = GenerationStats(prompt_tokens=len(prompt_token_ids))
         started, first, told = perf_counter(), None, 0
         try:
-            while request.status is not Status.FINISHED:
+            while request.status is not Status.FINISHED and not cancelled():
                 self.step()
                 fresh = request.output_token_ids[told:]
                 now = perf_counter()

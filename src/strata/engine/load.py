@@ -6,13 +6,13 @@ from pathlib import Path
 from strata import hw, log, models
 from strata.backends import Backend, ReferenceBackend
 from strata.config import EngineOptions
-from strata.engine.pieces import MAX_STEP_ROWS, Cutter
+from strata.engine.pieces import Cutter
 from strata.engine.runner import Limits, Runner
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile, open_model
 from strata.memory import KVType, StatePool
 from strata.models import Model
-from strata.ops import PAGE_CELLS
+from strata.ops import MAX_STEP_ROWS, PAGE_CELLS
 
 _USABLE = 0.9  # of free memory: the rest is for weights' pages and everything else
 
@@ -48,7 +48,7 @@ def _with_draft(file: ModelFile, draft: Path) -> Model:
 
 
 def _context(model: Model, options: EngineOptions) -> int:
-    trained = model.config.max_position
+    trained = model.config.rope.max_position
     if options.max_model_len > trained:
         raise ContextLengthError(
             f"a context of {options.max_model_len} tokens is asked for; the model was made for {trained}"

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from strata.ops import CHUNK_BLOCK, Form
-
-MAX_STEP_ROWS = 32  # the largest bucket of the step form
+from strata.ops import CHUNK_BLOCK, MAX_STEP_ROWS, Form
 
 
 @dataclass(frozen=True)

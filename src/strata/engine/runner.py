@@ -10,12 +10,23 @@ from numpy.typing import NDArray
 from strata.backends import Backend, Replay
 from strata.engine.drafter import Drafter
 from strata.engine.keeper import Keeper
-from strata.engine.pieces import MAX_STEP_ROWS, Cutter
+from strata.engine.pieces import Cutter
 from strata.engine.plan import ScheduledRows, StepOutput, StepPlan
 from strata.engine.sample_inputs import SampleInputs
 from strata.memory import PageTable, StatePool
 from strata.models import DraftModel, Model
-from strata.ops import PAGE_CELLS, Buffer, Builder, Form, Program, ResultsRing, StepBuffers, publish, sample
+from strata.ops import (
+    MAX_STEP_ROWS,
+    PAGE_CELLS,
+    Buffer,
+    Builder,
+    Form,
+    Program,
+    ResultsRing,
+    StepBuffers,
+    publish,
+    sample,
+)
 
 STEP_BUCKETS = (1, 2, 4, 8, 16, MAX_STEP_ROWS)
 
@@ -57,7 +68,7 @@ class Runner:
         self._step_number, self._results = backend.array(self._ring.step), backend.array(self._ring.ring)
 
     def _lower(self, state: StatePool) -> None:
-        table = self.model.rope_table(self.limits.max_model_len)
+        table = self.model.config.rope.table(self.limits.max_model_len)
         shapes: list[tuple[Form, int]] = [("step", size) for size in STEP_BUCKETS]
         if self.limits.chunk_rows:
             shapes.append(("chunk", self.limits.chunk_rows))
@@ -128,19 +139,25 @@ class Runner:
             while position < len(token_ids):
                 piece = cutter.cut(position, len(token_ids) - position)
                 tokens = list(token_ids[position : position + piece.count])
-                rows = [ScheduledRows(-1, 0, position, tokens, sampled=False)]
-                bucket = self._write(piece.form, rows)
-                head = bucket.program.marks["head"]
-                bucket.replay.run(0, head)
-                self._commit(piece.form, rows)
-                for first in range(0, len(tokens), MAX_STEP_ROWS):
-                    wanted = range(first, min(first + MAX_STEP_ROWS, len(tokens)))
-                    self._want(wanted)
-                    bucket.replay.run(head)
-                    yield self._inputs[self._logits][: len(wanted)].copy()
+                yield from self.read(piece.form, position, tokens, range(len(tokens)))
                 position += len(tokens)
         finally:
             self.pages.free(0)
+
+    def read(
+        self, form: Form, position: int, token_ids: list[int], wanted: range
+    ) -> Iterator[NDArray[np.float32]]:
+        """Computes and commits tokens of sequence 0; float32 [n, vocab_size] pieces of its `wanted` rows."""
+        rows = [ScheduledRows(-1, 0, position, token_ids, sampled=False)]
+        bucket = self._write(form, rows)
+        head = bucket.program.marks["head"]
+        bucket.replay.run(0, head)
+        self._commit(form, rows)
+        for first in range(0, len(wanted), MAX_STEP_ROWS):
+            part = wanted[first : first + MAX_STEP_ROWS]
+            self._want(part)
+            bucket.replay.run(head)
+            yield self._inputs[self._logits][: len(part)].copy()
 
     def draft_logits(self, token_ids: Sequence[int], cutter: Cutter) -> Iterator[NDArray[np.float32]]:
         """Teacher-forced logits of the draft layer: row i from position i's rows and token i + 1."""

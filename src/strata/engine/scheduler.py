@@ -2,9 +2,10 @@
 
 from collections import deque
 
-from strata.engine.pieces import MAX_STEP_ROWS, Cutter
+from strata.engine.pieces import Cutter
 from strata.engine.plan import ScheduledRows, StartedSequence, StepOutput, StepPlan
 from strata.engine.request import Request, Status
+from strata.ops import MAX_STEP_ROWS
 
 
 class Scheduler:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from strata.errors import ModelFileError
 from strata.memory.state import StatePool
-from strata.ops import PAGE_CELLS, RING_ROWS, Buffer
+from strata.ops import PAGE_CELLS, Buffer
 
 MAGIC, VERSION = b"STRATACP", 1
 _HEAD = struct.Struct(
@@ -108,5 +108,5 @@ def _places(state: StatePool, slot: int, position: int) -> list[tuple[Buffer, An
     """Recurrent buffers and where their part of a slot lies at `position`: of rings only the rows that are read."""
     found: list[tuple[Buffer, Any]] = [(d.state, (slot,)) for d in state.delta]
     for ring, back in state.all_rings():
-        found.append((ring, (slot, np.arange(position - back, position) % RING_ROWS)))
+        found.append((ring, (slot, np.arange(position - back, position) % ring.shape[1])))
     return found

@@ -4,7 +4,17 @@ from dataclasses import dataclass
 from typing import Self
 
 from strata.memory.kv import KVPool, KVType
-from strata.ops import PAGE_CELLS, RING_ROWS, Buffer, Builder, DeltaState, DType, IndexPool, delta_settle
+from strata.ops import (
+    MAX_STEP_ROWS,
+    PAGE_CELLS,
+    RING_ROWS,
+    Buffer,
+    Builder,
+    DeltaState,
+    DType,
+    IndexPool,
+    delta_settle,
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,11 @@ class RingShape:
 
     width: int
     back: int
+
+    @property
+    def rows(self) -> int:
+        """A step's rows, whether they stay or not, overwrite none of the `back` rows before them."""
+        return MAX_STEP_ROWS + self.back
 
 
 @dataclass(frozen=True)
@@ -58,7 +73,7 @@ class StatePool:
     num_slots: int
     index: tuple[IndexPool, ...]
     delta: tuple[DeltaState, ...]
-    rings: tuple[Buffer, ...]  # f32 [slots, RING_ROWS, width]
+    rings: tuple[Buffer, ...]  # f32 [slots, rows, width]
     history: Buffer | None  # i32 [slots, RING_ROWS]
 
     @classmethod
@@ -74,7 +89,7 @@ class StatePool:
             num_slots=num_slots,
             index=_index_pools(shape.index, num_pages, num_slots),
             delta=tuple(_delta_state(i, d, num_slots) for i, d in enumerate(shape.delta)),
-            rings=tuple(slots(f"ring.{i}", RING_ROWS, r.width) for i, r in enumerate(shape.rings)),
+            rings=tuple(slots(f"ring.{i}", r.rows, r.width) for i, r in enumerate(shape.rings)),
             history=slots("history", RING_ROWS, dtype="i32") if shape.history else None,
         )
 

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from strata.errors import ModelFileError
 from strata.gguf import ModelFile
-from strata.models.metadata import MIN_THETA, Metadata, read_scaling, rotary_dim
+from strata.models.metadata import Metadata, RopeConfig
 from strata.models.weights import WeightReader
-from strata.ops import RopeScaling
 
 
 @dataclass(frozen=True)
@@ -18,12 +17,9 @@ class DecoderConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    rotary_dim: int
     vocab_size: int
-    max_position: int
     rms_eps: float
-    rope_theta: float
-    rope_scaling: RopeScaling
+    rope: RopeConfig
 
 
 def read_decoder_config(file: ModelFile, architecture: str) -> DecoderConfig:
@@ -36,17 +32,13 @@ def read_decoder_config(file: ModelFile, architecture: str) -> DecoderConfig:
             f"{file.path}: {heads} query heads over {kv_heads} key heads is not a whole ratio"
         )
     head_dim = m.positive("attention.key_length", hidden // heads)
-    rotary, context = rotary_dim(m, head_dim), m.context("context_length")
     return DecoderConfig(
         num_layers=m.positive("block_count"),
         hidden_size=hidden,
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        rotary_dim=rotary,
         vocab_size=WeightReader(file).get("token_embd.weight", -1, hidden).shape[0],
-        max_position=context,
         rms_eps=m.real("attention.layer_norm_rms_epsilon"),
-        rope_theta=m.real("rope.freq_base", 10_000.0, low=MIN_THETA),
-        rope_scaling=read_scaling(m, rotary, context),
+        rope=RopeConfig.read(m, head_dim),
     )

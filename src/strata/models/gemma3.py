@@ -69,11 +69,6 @@ class Gemma3:
         """Keys and values of every layer."""
         return StateShape(self.config.num_layers, self.config.num_kv_heads, self.config.head_dim)
 
-    def rope_table(self, max_positions: int) -> Buffer:
-        """The table of the layers that see everything."""
-        c = self.config
-        return rope_table(max_positions, c.rotary_dim, c.rope_theta, c.rope_scaling)
-
     def forward(self, b: Builder, state: StatePool, table: Buffer, logits: Buffer) -> None:
         """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in."""
         c = self.config
@@ -89,7 +84,7 @@ class Gemma3:
         linear(b, x, self.output, out=logits)
 
     def _local_table(self, max_positions: int) -> Buffer:
-        return rope_table(max_positions, self.config.rotary_dim, self.local_theta, RopeScaling())
+        return rope_table(max_positions, self.config.rope.dim, self.local_theta, RopeScaling())
 
     def _attention(self, b: Builder, x: Buffer, w: Gemma3Layer, kv: LayerKV, table: Buffer) -> Buffer:
         c = self.config

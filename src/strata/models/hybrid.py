@@ -10,6 +10,7 @@ from strata.memory import StatePool, StateShape
 from strata.models.delta_mixer import DeltaMixer
 from strata.models.gated_attention import GatedAttention
 from strata.models.metadata import Metadata, RopeConfig
+from strata.models.mixers import mixer_state
 from strata.models.weights import WeightReader
 from strata.ops import (
     Buffer,
@@ -23,7 +24,6 @@ from strata.ops import (
     gather_logit_rows,
     linear,
     rms_norm,
-    rope_table,
     rotary_axes,
 )
 
@@ -47,11 +47,6 @@ class HybridConfig:
     vocab_size: int
     rms_eps: float
     rope: RopeConfig
-
-    @property
-    def max_position(self) -> int:
-        """Positions that the rotary settings reach."""
-        return self.rope.max_position
 
 
 @dataclass(frozen=True)
@@ -88,21 +83,7 @@ class Hybrid:
     def state_shape(self) -> StateShape:
         """What a sequence carries; the draft layer's keys and values come last."""
         drafted = (self.draft.block,) if self.draft is not None else ()
-        mixers = [block.mixer for block in (*self.blocks, *drafted)]
-        delta = [m for m in mixers if isinstance(m, DeltaMixer)]
-        full = [m for m in mixers if isinstance(m, GatedAttention)]
-        return StateShape(
-            kv_layers=len(full),
-            kv_heads=full[0].k_proj.shape[0] // full[0].head_dim,
-            head_dim=full[0].head_dim,
-            delta=tuple(m.shape for m in delta),
-            rings=tuple(m.ring for m in delta),
-        )
-
-    def rope_table(self, max_positions: int) -> Buffer:
-        """The rotary table for a context of `max_positions`."""
-        r = self.config.rope
-        return rope_table(max_positions, r.dim, r.theta, r.scaling)
+        return mixer_state([block.mixer for block in (*self.blocks, *drafted)])
 
     def forward(
         self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer | None = None

@@ -6,6 +6,7 @@ from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import StatePool, StateShape
 from strata.models.decoder import DecoderConfig, read_decoder_config
+from strata.models.swiglu import SwiGlu
 from strata.models.weights import WeightReader
 from strata.ops import (
     Buffer,
@@ -22,8 +23,6 @@ from strata.ops import (
     linear,
     rms_norm,
     rope,
-    rope_table,
-    silu_mul,
 )
 
 ARCHITECTURES = ("llama",)
@@ -43,9 +42,7 @@ class LlamaLayer:
     v_bias: Weight | None
     o_bias: Weight | None
     ffn_norm: Weight
-    gate_proj: Weight
-    up_proj: Weight
-    down_proj: Weight
+    mlp: SwiGlu
 
 
 @dataclass(frozen=True)
@@ -62,18 +59,13 @@ class Llama:
         """What a sequence carries."""
         return StateShape(self.config.num_layers, self.config.num_kv_heads, self.config.head_dim)
 
-    def rope_table(self, max_positions: int) -> Buffer:
-        """The rotary table for a context of `max_positions`."""
-        c = self.config
-        return rope_table(max_positions, c.rotary_dim, c.rope_theta, c.rope_scaling)
-
     def forward(self, b: Builder, state: StatePool, table: Buffer, logits: Buffer) -> None:
         """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in."""
         x = embed(b, self.token_embd)
         for i, layer in enumerate(self.layers):
             b.mark(f"layer.{i}")
             x = add(b, x, self._attention(b, x, layer, state.kv.layers[i], table))
-            x = add(b, x, self._mlp(b, x, layer))
+            x = add(b, x, layer.mlp.forward(b, rms_norm(b, x, layer.ffn_norm, self.config.rms_eps)))
         b.mark("head", repeatable=True)
         x = rms_norm(b, gather_logit_rows(b, x), self.output_norm, self.config.rms_eps)
         linear(b, x, self.output, out=logits)
@@ -89,10 +81,6 @@ class Llama:
         kv_store(b, k, v, kv)
         y = attention(b, q, kv, c.num_heads, scale=c.head_dim**-0.5)
         return add_bias(b, linear(b, y, w.o_proj), w.o_bias)
-
-    def _mlp(self, b: Builder, x: Buffer, w: LlamaLayer) -> Buffer:
-        x = rms_norm(b, x, w.ffn_norm, self.config.rms_eps)
-        return linear(b, silu_mul(b, linear(b, x, w.gate_proj), linear(b, x, w.up_proj)), w.down_proj)
 
 
 def load(file: ModelFile) -> Llama:
@@ -112,7 +100,7 @@ def load(file: ModelFile) -> Llama:
 
 def _layer(w: WeightReader, c: DecoderConfig, i: int) -> LlamaLayer:
     name, h, kv = f"blk.{i}.", c.hidden_size, c.num_kv_heads * c.head_dim
-    heads, gate = c.num_heads * c.head_dim, w.get(name + "ffn_gate.weight", -1, h)
+    heads = c.num_heads * c.head_dim
     return LlamaLayer(
         attn_norm=w.vector(name + "attn_norm.weight", h),
         q_proj=w.get(name + "attn_q.weight", heads, h),
@@ -124,9 +112,7 @@ def _layer(w: WeightReader, c: DecoderConfig, i: int) -> LlamaLayer:
         v_bias=w.floats(name + "attn_v.bias", kv),
         o_bias=w.floats(name + "attn_output.bias", h),
         ffn_norm=w.vector(name + "ffn_norm.weight", h),
-        gate_proj=gate,
-        up_proj=w.get(name + "ffn_up.weight", gate.shape[0], h),
-        down_proj=w.get(name + "ffn_down.weight", h, gate.shape[0]),
+        mlp=SwiGlu.load(w, name, h),
     )
 
 

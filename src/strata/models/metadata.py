@@ -7,7 +7,7 @@ import numpy as np
 from strata.errors import ModelFileError, UnsupportedError
 from strata.gguf import ModelFile
 from strata.models.weights import WeightReader
-from strata.ops import RopeScaling
+from strata.ops import Buffer, RopeScaling, rope_table
 
 MAX_CONTEXT = 2**24  # as --max-context
 MAX_REAL = 1e30
@@ -79,8 +79,8 @@ class RopeConfig:
     @classmethod
     def read(cls, m: Metadata, head_dim: int) -> "RopeConfig":
         """`rope.*`: dimension count, base, sections, and linear or YaRN scaling past the trained context."""
-        dim, context = rotary_dim(m, head_dim), m.context("context_length")
-        scaling = read_scaling(m, dim, context)
+        dim, context = _rotary_dim(m, head_dim), m.context("context_length")
+        scaling = _read_scaling(m, dim, context)
         reach = int(scaling.factor * scaling.original_context) if scaling.kind != "none" else context
         return cls(
             dim=dim,
@@ -90,8 +90,12 @@ class RopeConfig:
             max_position=min(max(reach, context), MAX_CONTEXT),
         )
 
+    def table(self, max_positions: int) -> Buffer:
+        """The rotary table for a context of `max_positions`."""
+        return rope_table(max_positions, self.dim, self.theta, self.scaling)
 
-def rotary_dim(m: Metadata, head_dim: int) -> int:
+
+def _rotary_dim(m: Metadata, head_dim: int) -> int:
     """How many values of a head rotate, in pairs."""
     dim = m.positive("rope.dimension_count", head_dim)
     if dim % 2 or dim > head_dim:
@@ -101,7 +105,7 @@ def rotary_dim(m: Metadata, head_dim: int) -> int:
     return dim
 
 
-def read_scaling(m: Metadata, dim: int, context: int) -> RopeScaling:
+def _read_scaling(m: Metadata, dim: int, context: int) -> RopeScaling:
     """linear, yarn, or llama3 (whose divisors a file carries as `rope_freqs.weight`)."""
     kind = m.file.get(f"{m.architecture}.rope.scaling.type", str, "none")
     if kind not in ("none", "linear", "yarn"):

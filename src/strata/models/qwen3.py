@@ -7,6 +7,7 @@ from strata.gguf import ModelFile
 from strata.memory import StatePool, StateShape
 from strata.models.decoder import DecoderConfig, read_decoder_config
 from strata.models.moe import MoeConfig, MoeWeights
+from strata.models.swiglu import SwiGlu
 from strata.models.weights import WeightReader
 from strata.ops import (
     Buffer,
@@ -24,26 +25,9 @@ from strata.ops import (
     linear,
     rms_norm,
     rope,
-    rope_table,
-    silu_mul,
 )
 
 ARCHITECTURES = ("qwen2", "qwen3", "qwen3moe")
-
-
-@dataclass(frozen=True)
-class DenseMlp:
-    """One SwiGLU."""
-
-    gate_proj: Weight
-    up_proj: Weight
-    down_proj: Weight
-
-    def forward(self, b: Builder, x: Buffer) -> Buffer:
-        """Rows [rows, hidden] from normalised rows x."""
-        return linear(
-            b, silu_mul(b, linear(b, x, self.gate_proj), linear(b, x, self.up_proj)), self.down_proj
-        )
 
 
 @dataclass(frozen=True)
@@ -61,7 +45,7 @@ class Qwen3Layer:
     q_norm: Weight | None  # [head_dim]
     k_norm: Weight | None
     ffn_norm: Weight
-    mlp: DenseMlp | MoeWeights
+    mlp: SwiGlu | MoeWeights
 
 
 @dataclass(frozen=True)
@@ -77,11 +61,6 @@ class Qwen3:
     def state_shape(self) -> StateShape:
         """What a sequence carries."""
         return StateShape(self.config.num_layers, self.config.num_kv_heads, self.config.head_dim)
-
-    def rope_table(self, max_positions: int) -> Buffer:
-        """The rotary table for a context of `max_positions`."""
-        c = self.config
-        return rope_table(max_positions, c.rotary_dim, c.rope_theta, c.rope_scaling)
 
     def forward(self, b: Builder, state: StatePool, table: Buffer, logits: Buffer) -> None:
         """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in."""
@@ -149,17 +128,7 @@ def _layer(
         q_norm=None if biased else w.vector(name + "attn_q_norm.weight", c.head_dim),
         k_norm=None if biased else w.vector(name + "attn_k_norm.weight", c.head_dim),
         ffn_norm=w.vector(name + "ffn_norm.weight", h),
-        mlp=_dense(w, name, h) if moe is None else moe.load(w, name, h),
-    )
-
-
-def _dense(w: WeightReader, name: str, hidden: int) -> DenseMlp:
-    gate = w.get(name + "ffn_gate.weight", -1, hidden)
-    width = gate.shape[0]
-    return DenseMlp(
-        gate_proj=gate,
-        up_proj=w.get(name + "ffn_up.weight", width, hidden),
-        down_proj=w.get(name + "ffn_down.weight", hidden, width),
+        mlp=SwiGlu.load(w, name, h) if moe is None else moe.load(w, name, h),
     )
 
 

@@ -9,6 +9,7 @@ from strata.models.delta_mixer import DeltaMixer
 from strata.models.gated_attention import GatedAttention, Indexer
 from strata.models.hyper import HyperConnection
 from strata.models.metadata import Metadata, RopeConfig
+from strata.models.mixers import mixer_state
 from strata.models.moe import MoeConfig, MoeWeights
 from strata.models.ngram_layer import NgramLayer
 from strata.models.weights import WeightReader
@@ -26,7 +27,6 @@ from strata.ops import (
     grouped_norm,
     linear,
     rms_norm,
-    rope_table,
     rotary_axes,
     stream_tile,
 )
@@ -43,11 +43,6 @@ class Qwen4ExpConfig:
     streams: int
     vocab_size: int
     rope: RopeConfig
-
-    @property
-    def max_position(self) -> int:
-        """Positions that the rotary settings reach."""
-        return self.rope.max_position
 
 
 @dataclass(frozen=True)
@@ -126,25 +121,13 @@ class Qwen4Exp:
         """What a sequence carries; the n-gram layer's ring comes after those of the delta rule, the draft layer's keys
         after the trunk's."""
         drafted = (self.draft.block,) if self.draft is not None else ()
-        mixers = [block.mixer for block in (*self.blocks, *drafted)]
-        delta = [m for m in mixers if isinstance(m, DeltaMixer)]
-        full = [m for m in mixers if isinstance(m, GatedAttention)]
-        indexers = [m.indexer for m in full if m.indexer is not None]
+        shape = mixer_state([block.mixer for block in (*self.blocks, *drafted)])
         ngram = [block.ngram for block in self.blocks if block.ngram is not None]
-        return StateShape(
-            kv_layers=len(full),
-            kv_heads=full[0].k_proj.shape[0] // full[0].head_dim,
-            head_dim=full[0].head_dim,
-            index=indexers[0].shape(len(indexers)) if indexers else None,
-            delta=tuple(m.shape for m in delta),
-            rings=(*(m.ring for m in delta), *(n.ring for n in ngram)),
+        return replace(
+            shape,
+            rings=(*shape.rings, *(n.ring for n in ngram)),
             history=ngram[0].history if ngram else 0,
         )
-
-    def rope_table(self, max_positions: int) -> Buffer:
-        """The rotary table for a context of `max_positions`."""
-        r = self.config.rope
-        return rope_table(max_positions, r.dim, r.theta, r.scaling)
 
     @property
     def draft_width(self) -> int:

@@ -6,6 +6,7 @@ from strata.errors import ModelFileError, UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import StatePool, StateShape
 from strata.models import gemma3, llama, qwen3, qwen3next, qwen4exp, qwen35, qwen35moe
+from strata.models.metadata import RopeConfig
 from strata.ops import Buffer, Builder
 
 _MODULES = (llama, gemma3, qwen3, qwen3next, qwen35, qwen35moe, qwen4exp)
@@ -19,8 +20,8 @@ class ModelConfig(Protocol):
         """Rows of the embedding."""
 
     @property
-    def max_position(self) -> int:
-        """Positions the model was trained for, or its rope scaling reaches."""
+    def rope(self) -> RopeConfig:
+        """Rotary embedding, and the positions it reaches."""
 
 
 class Model(Protocol):
@@ -32,9 +33,6 @@ class Model(Protocol):
 
     def state_shape(self) -> StateShape:
         """What a sequence carries from step to step."""
-
-    def rope_table(self, max_positions: int) -> Buffer:
-        """The rotary table for a context of that many positions."""
 
     def forward(self, b: Builder, state: StatePool, table: Buffer, logits: Buffer) -> None:
         """Emits the forward pass; the part after mark `head` makes the logits and may run again for other rows."""

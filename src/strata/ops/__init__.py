@@ -29,12 +29,13 @@ from strata.ops.sample import SampleBuffers, sample
 from strata.ops.sample_params import count_output, count_prompt, pack_bias, sample_params
 from strata.ops.select_blocks import select_blocks
 from strata.ops.sparse_attention import sparse_attention
-from strata.ops.step import CHUNK_BLOCK, MAX_TAPS, PAGE_CELLS, RING_ROWS, Form, StepBuffers
+from strata.ops.step import CHUNK_BLOCK, MAX_STEP_ROWS, MAX_TAPS, PAGE_CELLS, RING_ROWS, Form, StepBuffers
 from strata.ops.streams import scaled_silu, stream_mix, stream_tile, stream_write
 
 __all__ = [
     "CHUNK_BLOCK",
     "KV_GROUP",
+    "MAX_STEP_ROWS",
     "MAX_TAPS",
     "PAGE_CELLS",
     "RING_ROWS",

@@ -11,15 +11,15 @@ from strata.ops.builder import Builder
 from strata.ops.groups import groups, keep, taps, window
 from strata.ops.op import Arrays, Op
 from strata.ops.shapes import expect, expect_shape, expect_width
-from strata.ops.step import RING_ROWS
+from strata.ops.step import MAX_STEP_ROWS
 
 
 @dataclass(frozen=True, eq=False)
 class CausalConv(Op):
     """The last tap of the kernel meets the newest column, tap j the column (kernel - 1 - j) * dilation before it.
 
-    A ring [slots, RING_ROWS, channels] is written by position, so that rejected rows need no undoing: rows that follow
-    overwrite them, and none reads a column past its own.
+    A ring [slots, MAX_STEP_ROWS + back, channels] is written by position, so that rejected rows need no undoing: rows
+    that follow overwrite them, none reads a column past its own, and the `back` columns before a step outlive it.
     """
 
     kind: ClassVar[str] = "causal_conv"
@@ -55,7 +55,7 @@ class CausalConv(Op):
             keep(ring[group.sequence], group, rows)
             for position, slot in taps(at, self.tap_positions, self.tap_slots, group) if self.tapped else ():
                 last = np.arange(position - self.back, position)
-                ring[slot][last % RING_ROWS] = columns[last - group.position + self.back]
+                ring[slot][last % ring.shape[1]] = columns[last - group.position + self.back]
 
     def _convolve_float(self, columns: Any, count: int) -> Any:
         weight, d = self.weight.decode(), self.dilation
@@ -76,9 +76,10 @@ def causal_conv(b: Builder, x: Buffer, weight: Weight, ring: Buffer, dilation: i
     channels, kernel = weight.shape[0], weight.shape[-1]
     expect_shape(weight, channels, kernel)
     expect_width(x, channels)
-    expect(ring.shape[1:] == (RING_ROWS, channels), f"{ring} does not hold {RING_ROWS} rows of {channels}")
+    least = MAX_STEP_ROWS + (kernel - 1) * dilation
     expect(
-        (kernel - 1) * dilation <= RING_ROWS // 2, f"{weight} reaches back more than {RING_ROWS // 2} rows"
+        ring.shape[1] >= least and ring.shape[2] == channels,
+        f"{ring} does not hold {least} rows of {channels}",
     )
     s, out = b.steps, b.rows(channels, "conv", like=x)
     b.emit(

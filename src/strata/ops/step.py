@@ -6,7 +6,10 @@ from typing import Literal, Self
 from strata.ops.buffers import Buffer
 
 PAGE_CELLS = 64  # cells (token positions) in a KV page
-RING_ROWS = 64  # rows by position that recurrent ops keep: twice the rows a step may hold of a sequence
+MAX_STEP_ROWS = 32  # the largest bucket of the step form
+# Rows by position that recurrent ops keep. Pending rows need twice a step's: a sequence may fill two steps in a row,
+# and the second applies the first one's rows while it writes its own.
+RING_ROWS = 2 * MAX_STEP_ROWS
 MAX_TAPS = 4  # positions inside a prompt chunk at which the state of a sequence is written out
 CHUNK_BLOCK = 64  # the chunk form takes whole blocks of so many tokens, at multiples of it
 

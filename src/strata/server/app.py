@@ -17,7 +17,7 @@ from strata.engine import Engine
 from strata.errors import StrataError, UsageError
 from strata.server import openai
 from strata.server.engine_thread import EngineThread
-from strata.server.errors import on_http, on_invalid, on_strata_error
+from strata.server.errors import on_http, on_invalid, on_strata_error, on_surprise
 from strata.server.limits import BodyLimit
 from strata.server.service import Service
 from strata.text import Tokenizer
@@ -53,6 +53,7 @@ def create_app(engine: Engine, model_id: str, on_ready: Callable[[], None] | Non
     app.add_exception_handler(StrataError, on_strata_error)
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(Exception, on_surprise)
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
     _add_probes(app, service)
     return app

@@ -48,3 +48,8 @@ async def on_http(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     kind = "invalid_request_error" if error.status_code < 500 else "server_error"
     return JSONResponse(error_body(str(error.detail), kind), error.status_code, error.headers)
+
+
+async def on_surprise(_: Request, _error: Exception) -> JSONResponse:
+    """Handler for what nobody foresaw; the traceback is the log's."""
+    return JSONResponse(error_body("the server failed; its log says why", "server_error"), 500)

@@ -29,6 +29,7 @@ class Sampling(BaseModel):
     stop: str | list[str] | None = None
     stream: bool = False
     stream_options: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
     n: int = 1
     ignore_eos: bool = False
 
@@ -40,7 +41,7 @@ class Sampling(BaseModel):
         for name in ("tools", "functions", "logprobs", "top_logprobs", "best_of", "echo", "suffix"):
             if extra.get(name):
                 raise ValueError(f"{name} is not supported yet")
-        kind = (extra.get("response_format") or {}).get("type", "text")
+        kind = (self.response_format or {}).get("type", "text")
         if kind != "text":
             raise ValueError(f"response_format {kind} is not supported yet")
         return self

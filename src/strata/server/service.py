@@ -19,6 +19,8 @@ from strata.text import Tokenizer
 from strata.text.chat import ChatPrompt, ChatTemplate, effort_options, encode_chat
 
 _LOOK_FOR_CLIENT = 0.1  # seconds between looks whether a client that waits for a whole answer is still there
+# Names that rendering itself takes, so that no variable of a template can be called so here.
+_NOT_VARIABLES = {"self", "tokenizer", "template", "messages", "tools", "control_tokens", "budget"}
 
 
 @dataclass
@@ -51,6 +53,8 @@ class Service:
         """A conversation as token ids, ready for the assistant's turn."""
         if self.template is None:
             raise UsageError("the model file has no chat template; use /v1/completions")
+        if taken := sorted(_NOT_VARIABLES & set(body.chat_template_kwargs or {})):
+            raise UsageError(f"chat_template_kwargs cannot set {taken[0]}")
         messages = [_message(m.model_dump(exclude_none=True)) for m in body.messages]
         options = {
             **effort_options(self.template, body.reasoning_effort),

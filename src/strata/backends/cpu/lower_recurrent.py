@@ -12,7 +12,7 @@ def _(op: CausalConv, at: Addresses) -> Record:
     channels, kernel = op.weight.shape
     step = map(at.buffer, (op.positions, op.sequences, op.tap_positions, op.tap_slots, op.x))
     ptrs = [at.live(op.x), *step, at.weight(op.weight), at.buffer(op.ring), at.buffer(op.out)]
-    return Record(op.kind, ptrs, [channels, kernel, op.dilation, op.ring.shape[0], int(op.tapped)], [])
+    return Record(op.kind, ptrs, [channels, kernel, op.dilation, *op.ring.shape[:2], int(op.tapped)], [])
 
 
 @lower.register

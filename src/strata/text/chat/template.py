@@ -118,7 +118,8 @@ class ChatTemplate:
                 text = self._run(variables, Budget(max_steps=100_000, max_seconds=1))
             except (UsageError, ModelFileError):
                 continue
-            return "probe-value" in text and "'probe-value'" not in text
+            # Python's own way of writing the object means that the template wanted text to put there.
+            return "probe-value" in text and "'key': 'probe-value'" not in text
         return False
 
     def _run(self, variables: dict[str, Any], budget: Budget) -> str:
