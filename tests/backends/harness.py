@@ -1,6 +1,6 @@
 """Runs one small program on several backends from the same inputs, so that tests compare bits."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
@@ -123,8 +123,3 @@ def nrmse(got, want):
     return float(
         np.sqrt(np.mean((got.astype(np.float64) - want) ** 2) / np.mean(want.astype(np.float64) ** 2))
     )
-
-
-def rows_of(values: Mapping[Buffer, np.ndarray], buffer: Buffer):
-    """The stored value of a buffer."""
-    return values[buffer]

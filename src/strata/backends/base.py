@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from strata.errors import FaultError
 from strata.ops.buffers import Buffer
 from strata.ops.program import Program
+from strata.ops.sample import FAULT_NO_TOKEN, FAULT_NON_FINITE, FAULT_RANGE
 
-FAULT_NON_FINITE, FAULT_RANGE, FAULT_NO_TOKEN, FAULT_MEMORY = 1, 2, 4, 8  # native/cpu/op.h
+FAULT_MEMORY = 8  # of native/cpu/op.h, as the bits that sampling's reference knows too
 
 
 class Replay(Protocol):
