@@ -27,3 +27,7 @@ class ContextLengthError(StrataError):
 
 class FaultError(StrataError):
     """A step that went wrong while running (a non-finite value, a lost worker); the step leaves no trace."""
+
+
+class DeviceError(StrataError):
+    """A GPU that is missing, too old, full, lost, or refuses a kernel; says which, with the compiler's or driver's words."""

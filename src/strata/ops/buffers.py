@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from strata.quants import Format
 
 DType = Literal["f32", "f16", "i32", "u64", "u8", "i8", "q8"]
-Role = Literal["input", "state", "constant", "scratch", "output"]
+Role = Literal["input", "state", "constant", "scratch", "output", "polled"]
 
 NUMPY_DTYPES: dict[str, type[np.generic]] = {
     "f32": np.float32,
@@ -26,7 +26,7 @@ class Buffer:
     """Memory with a shape and a role; identity is the object.
 
     `input`: the engine writes it before a replay. `state`: lives across steps (KV pools). `constant`: `data` says.
-    `output`: read after a replay. `scratch`: has a place in the arena only while the program needs it.
+    `output`: read after a replay. `polled`: an output that the host may read while a device works. `scratch`: has a place in the arena only while the program needs it.
     A `q8` buffer [rows, k] is three planes: codes int8 [rows, k], scales f32 [rows, k/32], sums int16 [rows, k/16].
     """
 

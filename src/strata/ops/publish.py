@@ -25,7 +25,7 @@ class ResultsRing:
         """A ring for steps that sample up to `rows` rows."""
         return cls(
             Buffer("step", (1,), "i32", "input"),
-            Buffer("results", (DEPTH, _HEADER + 2 * rows), "i32", "output"),
+            Buffer("results", (DEPTH, _HEADER + 2 * rows), "i32", "polled"),
         )
 
     @staticmethod

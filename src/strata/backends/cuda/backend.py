@@ -1,0 +1,136 @@
+"""Memory and lowering of the CUDA backend."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.backends.cuda import lower_dense  # noqa: F401  (they register their rules)
+from strata.backends.cuda.driver import Driver, Launch
+from strata.backends.cuda.inputs import StepInputs
+from strata.backends.cuda.lower import Context, lower
+from strata.backends.cuda.memory import DeviceArray, Slabs
+from strata.backends.cuda.replay import CudaReplay
+from strata.backends.cuda.weights import WeightStore
+from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
+from strata.ops.program import Program
+
+_INPUT_BYTES = 1 << 20
+_SLAB_BYTES = 64 << 20
+
+
+class CudaBackend:
+    """Owns one device's memory: weights, states, one arena that all programs share in turn, and step inputs."""
+
+    name = "cuda"
+
+    def __init__(self, driver: Driver, slab_bytes: int = _SLAB_BYTES, input_bytes: int = _INPUT_BYTES):
+        self.driver = driver
+        self._inputs = StepInputs(driver, input_bytes)
+        self._states = Slabs(driver, slab_bytes)
+        self._weights = WeightStore(driver, slab_bytes)
+        self._arrays: dict[Buffer, NDArray[Any]] = {}
+        self._addresses: dict[Buffer, int] = {}
+        self._arena, self._arena_bytes = 0, 0
+        self._workspace = Workspace(driver, slab_bytes)
+        self._faults = driver.allocate_host(128)
+
+    def array(self, buffer: Buffer) -> NDArray[Any]:
+        """A host array of a step input or of polled memory; of anything else a DeviceArray, which copies."""
+        if buffer.role == "input" and self._inputs.fits(buffer):
+            return self._inputs.array(buffer)
+        self._address(buffer)
+        return self._arrays[buffer]
+
+    def reserve(self, arena_bytes: int) -> None:
+        """Makes the arena large enough for every program that will be lowered; addresses are fixed afterwards."""
+        if self._arena_bytes < arena_bytes:
+            self._arena, self._arena_bytes = self.driver.allocate(arena_bytes), arena_bytes
+
+    def expert_table(self, weight: Weight) -> DeviceArray:
+        """Where kernels look up the experts of a stack, uint64 [num_experts]; entries may change between steps."""
+        address = self._weights.expert_table(weight)
+        return DeviceArray(self.driver, address, (weight.shape[0],), np.uint64)
+
+    def lower(self, program: Program) -> CudaReplay:
+        """Launches with absolute addresses, compiled and recorded."""
+        assert self._arena_bytes >= program.arena_bytes, "reserve() the largest arena before lowering"
+        context = self._context(program)
+        launches: list[list[Launch]] = []
+        for op in program.ops:
+            launches.append(lower(op, context))
+            self._workspace.reset()
+        return CudaReplay(self.driver, program, launches, self._inputs, self._faults)
+
+    def _context(self, program: Program) -> Context:
+        def buffer_address(buffer: Buffer) -> int:
+            if buffer.role == "scratch":
+                return self._arena + program.offsets[buffer]
+            return self._address(buffer)
+
+        def planes(buffer: Buffer) -> tuple[int, int, int]:
+            codes, scales, _ = plane_bytes(buffer.shape)
+            at = buffer_address(buffer)
+            return at, at + codes, at + codes + scales
+
+        return Context(
+            self.driver.properties,
+            program.bucket,
+            buffer_address,
+            planes,
+            self._weights.address,
+            self._weights.expert_table,
+            self._workspace.take,
+            self._workspace.counter,
+            self._faults.address,
+        )
+
+    def _address(self, buffer: Buffer) -> int:
+        """Address of a buffer that is not scratch; placed at the first call."""
+        if buffer.role == "input" and self._inputs.fits(buffer):
+            return self._inputs.address(buffer)
+        if buffer not in self._addresses:
+            self._addresses[buffer], self._arrays[buffer] = self._place(buffer)
+        return self._addresses[buffer]
+
+    def _place(self, buffer: Buffer) -> tuple[int, Any]:
+        dtype = NUMPY_DTYPES[buffer.dtype]
+        if buffer.role in ("input", "polled"):
+            host = self.driver.allocate_host(buffer.nbytes)
+            return host.address, host.array.view(dtype).reshape(buffer.shape)
+        address = self._states.take(buffer.nbytes)
+        if buffer.data is not None:
+            self.driver.upload(address, np.ascontiguousarray(buffer.data))
+        return address, DeviceArray(self.driver, address, buffer.shape, dtype)
+
+
+class Workspace:
+    """Memory of single ops: their launches follow one another, so that all ops share one place."""
+
+    def __init__(self, driver: Driver, slab_bytes: int):
+        self._driver = driver
+        self._counters = Slabs(driver, 1 << 16)
+        self._counter, self._counters_left = 0, 0
+        self._base = self._size = self._used = 0
+        self._least = slab_bytes // 4
+
+    def reset(self) -> None:
+        """The next op begins."""
+        self._used = 0
+
+    def take(self, nbytes: int) -> int:
+        """So many bytes until the next reset."""
+        wanted = -(-nbytes // 256) * 256
+        if self._used + wanted > self._size:  # what was handed out before stays: it is recorded
+            self._size = max(2 * self._size, wanted, self._least)
+            self._base, self._used = self._driver.allocate(self._size), 0
+        address, self._used = self._base + self._used, self._used + wanted
+        return address
+
+    def counter(self) -> int:
+        """A zeroed uint32, for one op for good."""
+        if not self._counters_left:
+            self._counter, self._counters_left = self._counters.take(256), 64
+        address = self._counter
+        self._counter, self._counters_left = self._counter + 4, self._counters_left - 1
+        return address

@@ -1,0 +1,119 @@
+"""What the CUDA backend asks of a device: memory, compiled kernels, launches, recorded graphs.
+
+`nvidia.NvidiaDriver` is a GPU; `tests/emulate` compiles the same kernels for the processor behind the same protocol.
+Addresses are plain integers, valid in kernels; those of page-locked memory are valid on the host too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arg = (
+    np.uint64 | np.int64 | np.int32 | np.uint32 | np.float32
+)  # addresses are uint64; the width is the parameter's
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of `kernels/`, compiled with these macros: one image."""
+
+    file: str
+    macros: tuple[tuple[str, str | int], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What the compiler is given; kernels/ and native/include are its include path."""
+        return "".join(f"#define {k} {v}\n" for k, v in self.macros) + f'#include "{self.file}"\n'
+
+    def __str__(self) -> str:
+        macros = " ".join(f"{k}={v}" for k, v in self.macros)
+        return f"{self.file} {macros}".rstrip()
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An `extern "C" __global__` function of a source."""
+
+    source: Source
+    entry: str
+
+    def __str__(self) -> str:
+        return f"{self.entry} of {self.source}"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One node of a graph. `args` are the kernel's parameters in order."""
+
+    kernel: Kernel
+    grid: tuple[int, int, int]
+    block: int  # threads; every kernel uses one dimension
+    args: tuple[Arg, ...]
+    shared: int = 0  # bytes of dynamic shared memory
+    dependent: bool = True  # programmatic dependent launch: the kernel itself waits for its predecessor
+    cluster: int = 1  # thread blocks a cluster
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What planning needs to know."""
+
+    name: str
+    arch: str  # sm_90
+    multiprocessors: int
+    memory: int  # bytes in all
+    shared: int  # bytes of shared memory a thread block may have
+    l2: int  # bytes
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Page-locked host memory: `array` uint8 [nbytes] for the host, `address` for kernels."""
+
+    address: int
+    array: NDArray[np.uint8]
+
+
+class Driver(Protocol):
+    """One device and one stream. Everything raises DeviceError with what failed."""
+
+    properties: DeviceProperties
+
+    def allocate(self, nbytes: int) -> int:
+        """Zeroed device memory on a 256-byte border; lives as long as the driver."""
+
+    def allocate_host(self, nbytes: int) -> HostMemory:
+        """Zeroed page-locked memory that kernels can read and write in place."""
+
+    def free_memory(self) -> int:
+        """Bytes of device memory that can still be allocated."""
+
+    def upload(self, address: int, data: NDArray[Any]) -> None:
+        """Copies a C-contiguous array to the device; has arrived when it returns."""
+
+    def download(self, address: int, out: NDArray[Any]) -> None:
+        """Fills a C-contiguous array from the device, after everything that was started before."""
+
+    def prepare(self, kernels: Sequence[Kernel]) -> None:
+        """Compiles kernels that are not yet there (several at a time), so that recording does not wait for each."""
+
+    def record(self, launches: Sequence[Launch]) -> Any:
+        """A graph of the launches, each after the one before it; nothing runs."""
+
+    def replay(self, graph: Any) -> None:
+        """Starts a graph after everything that was started before; does not wait."""
+
+    def launch(self, launch: Launch) -> None:
+        """Starts one kernel outside a graph (loading, tests)."""
+
+    def synchronize(self) -> None:
+        """Waits until everything that was started is done."""
+
+    def mark(self) -> Any:
+        """An event after everything that was started so far."""
+
+    def elapsed(self, first: Any, last: Any) -> float:
+        """Microseconds between two events that have passed."""

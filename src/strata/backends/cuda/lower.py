@@ -1,0 +1,96 @@
+"""Lowering rules: for each op the launches that compute it. Files lower_*.py register theirs here."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+
+import numpy as np
+
+from strata.backends.cuda.driver import Arg, DeviceProperties, Kernel, Launch, Source
+from strata.ops.buffers import Buffer, Weight
+from strata.ops.op import Op
+from strata.quants import Format
+
+FILE = "file"  # layouts of weights on the device: the file's bytes, or the planes of native/include/strata/pack.h
+PACKED = "packed"
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where things are on the device, and what the launches of one program share."""
+
+    properties: DeviceProperties
+    bucket: int  # rows the program is built for
+    buffer: Callable[[Buffer], int]  # address; of a q8 buffer its first plane's
+    planes: Callable[[Buffer], tuple[int, int, int]]  # of a q8 buffer: codes, scales, sums
+    weight: Callable[[Weight, str], int]  # address in that layout; placed at the first call
+    experts: Callable[[Weight], int]  # uint64 [num_experts], each the address of one expert's packed bytes
+    scratch: Callable[[int], int]  # address of so many bytes that live from the call to the op's last launch
+    counter: Callable[[], int]  # address of a zeroed uint32 of this op's own; the kernel leaves it zero
+    faults: int  # u32 [32], mapped: fault bit i is reported by storing 1 at [i]
+
+    def live(self, buffer: Buffer) -> np.uint64:
+        """Address of the buffer's live-row count, i32 [1]."""
+        assert buffer.live is not None, f"{buffer} has no live-row count"
+        return pointer(self.buffer(buffer.live))
+
+    def at(self, *buffers: Buffer | None) -> list[np.uint64]:
+        """Addresses of buffers; 0 for none."""
+        return [pointer(0 if b is None else self.buffer(b)) for b in buffers]
+
+    def q8(self, buffer: Buffer) -> list[np.uint64]:
+        """Addresses of the three planes."""
+        return [pointer(a) for a in self.planes(buffer)]
+
+    def raw(self, *weights: Weight | None) -> list[np.uint64]:
+        """Addresses of weights as the file stores them (norms, tables, float matrices); 0 for none."""
+        return [pointer(0 if w is None else self.weight(w, FILE)) for w in weights]
+
+    def packed(self, weight: Weight) -> np.uint64:
+        """Address of the planes of a quantised matrix."""
+        return pointer(self.weight(weight, PACKED))
+
+
+def pointer(address: int) -> np.uint64:
+    """An address as an argument."""
+    return np.uint64(address)
+
+
+def ints(*values: int) -> list[np.int32]:
+    """Sizes as arguments."""
+    return [np.int32(v) for v in values]
+
+
+def floats(*values: float) -> list[np.float32]:
+    """Constants as arguments."""
+    return [np.float32(v) for v in values]
+
+
+def launch(
+    file: str,
+    entry: str,
+    grid: int | tuple[int, ...],
+    block: int,
+    args: Sequence[Arg],
+    *,
+    macros: Sequence[tuple[str, str | int]] = (),
+    shared: int = 0,
+    dependent: bool = True,
+    cluster: int = 1,
+) -> Launch:
+    """A launch of `entry` of kernels/`file`."""
+    sizes = (grid,) if isinstance(grid, int) else grid
+    x, y, z = (*sizes, 1, 1)[:3]
+    kernel = Kernel(Source(file, tuple(macros)), entry)
+    return Launch(kernel, (x, y, z), block, tuple(args), shared, dependent, cluster)
+
+
+def type_macro(fmt: Format, name: str = "STRATA_TYPE") -> tuple[str, str]:
+    """The macro that names a block format: an enumerator of QuantType."""
+    return name, f"QuantType::{fmt.name}"
+
+
+@singledispatch
+def lower(op: Op, at: Context) -> list[Launch]:
+    """The launches of an op."""
+    raise NotImplementedError(f"no CUDA kernel for op {op.kind}")

@@ -1,0 +1,102 @@
+"""Memory of the CUDA backend: slabs that only grow while loading, and arrays that lie on the device."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from strata.backends.cuda.driver import Driver
+
+ALIGNMENT = 256
+
+
+class Slabs:
+    """Hands out device memory in order from slabs of at least `slab_bytes`; nothing is given back."""
+
+    def __init__(self, driver: Driver, slab_bytes: int):
+        self._driver, self._slab_bytes = driver, slab_bytes
+        self._at = self._end = 0
+        self.nbytes = 0  # allocated in all
+
+    def take(self, nbytes: int) -> int:
+        """Address of `nbytes` zeroed bytes on an ALIGNMENT border."""
+        wanted = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        if self._at + wanted > self._end:
+            size = max(wanted, self._slab_bytes)
+            self._at = self._driver.allocate(size)
+            self._end = self._at + size
+            self.nbytes += size
+        address, self._at = self._at, self._at + wanted
+        return address
+
+
+class DeviceArray:
+    """An array on the device. Indexing by integers, slices and lists on the two leading axes copies from or to it."""
+
+    def __init__(self, driver: Driver, address: int, shape: tuple[int, ...], dtype: DTypeLike):
+        self._driver, self.address, self.shape, self.dtype = driver, address, shape, np.dtype(dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        out = self[:]
+        return out if dtype is None else out.astype(dtype)
+
+    def copy(self) -> NDArray[Any]:
+        """The whole array on the host."""
+        return self[:]
+
+    def fill(self, value: Any) -> None:
+        """Sets every element."""
+        self[:] = value
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        shape, runs, tail = self._plan(index)
+        out = np.empty(shape, self.dtype)
+        flat = out.reshape(-1)
+        at = 0
+        for offset, count in runs:
+            self._driver.download(self.address + offset * self.dtype.itemsize, flat[at : at + count])
+            at += count
+        return out if tail is None else out[tail].copy()
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        shape, runs, tail = self._plan(index)
+        if tail is not None:
+            raise NotImplementedError("a part of rows can be read from the device, not written")
+        flat = np.ascontiguousarray(np.broadcast_to(np.asarray(value, self.dtype), shape)).reshape(-1)
+        at = 0
+        for offset, count in runs:
+            self._driver.upload(self.address + offset * self.dtype.itemsize, flat[at : at + count])
+            at += count
+
+    def _plan(self, index: Any) -> tuple[tuple[int, ...], list[tuple[int, int]], Any]:
+        """Shape of the result, its runs of elements (offset, count) in order, and what indexes the copy further."""
+        parts = index if isinstance(index, tuple) else (index,)
+        lead, tail = parts[:2], parts[2:]
+        picks = [np.arange(n)[p] for n, p in zip(self.shape, lead, strict=False)]
+        rest = self.shape[len(lead) :]
+        size = int(np.prod(rest, dtype=np.int64))
+        if len(picks) == 2:
+            offsets = (np.asarray(picks[0])[..., None] * self.shape[1] + np.asarray(picks[1])).reshape(-1)
+            shape = (*np.shape(picks[0]), *np.shape(picks[1]), *rest)
+        else:
+            offsets, shape = np.asarray(picks[0]).reshape(-1), (*np.shape(picks[0]), *rest)
+        further = (*(slice(None) for _ in range(len(shape) - len(rest))), *tail) if tail else None
+        return shape, list(_runs(offsets, size)), further
+
+
+def _runs(offsets: NDArray[np.int64], size: int) -> Iterator[tuple[int, int]]:
+    """Neighbouring pieces of `size` elements joined."""
+    if len(offsets) == 0 or size == 0:
+        return
+    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    for part in np.split(offsets, breaks):
+        yield int(part[0]) * size, len(part) * size

@@ -1,0 +1,78 @@
+"""Weights on the device: the file's bytes as they are, or re-laid to planes by a kernel while they are loaded."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.backends.cuda.driver import Driver, Launch
+from strata.backends.cuda.lower import FILE, PACKED, launch, pointer, type_macro
+from strata.backends.cuda.memory import Slabs
+from strata.ops.buffers import Weight
+from strata.quants import Format
+
+# Formats whose products read planes (kernels/packed*.cuh); the others' read the file's blocks.
+PACKED_TYPES = frozenset(("IQ3_XXS", "Q2_0", "Q6_K", "Q4_K", "IQ2_S", "NVFP4"))
+_STAGE_BYTES = 32 << 20
+_THREADS = 128
+
+
+class WeightStore:
+    """Places each weight once, at its first use; several programs share it."""
+
+    def __init__(self, driver: Driver, slab_bytes: int):
+        self._driver = driver
+        self._slabs = Slabs(driver, slab_bytes)
+        self._placed: dict[tuple[Weight, str], int] = {}
+        self._tables: dict[Weight, int] = {}
+        self._stage = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory taken."""
+        return self._slabs.nbytes
+
+    def address(self, weight: Weight, layout: str) -> int:
+        """Address of the weight in a layout of `lower`: FILE or PACKED."""
+        if weight.format.name not in PACKED_TYPES:
+            layout = FILE
+        key = weight, layout
+        if key not in self._placed:
+            n, k = weight.shape[-2:] if len(weight.shape) > 1 else (1, weight.shape[-1])
+            self._placed[key] = self._put(weight.data.reshape(-1), weight.format, n, k, layout)
+        return self._placed[key]
+
+    def expert_table(self, weight: Weight) -> int:
+        """Address of uint64 [num_experts]: where each expert of a stack lies, packed where its format is."""
+        if weight not in self._tables:
+            experts, n, k = weight.shape
+            layout = PACKED if weight.format.name in PACKED_TYPES else FILE
+            parts = [
+                self._put(weight.data[e].reshape(-1), weight.format, n, k, layout) for e in range(experts)
+            ]
+            self._tables[weight] = self._slabs.take(8 * experts)
+            self._driver.upload(self._tables[weight], np.array(parts, np.uint64))
+        return self._tables[weight]
+
+    def _put(self, data: NDArray[np.uint8], fmt: Format, n: int, k: int, layout: str) -> int:
+        address = self._slabs.take(data.nbytes)
+        if layout == FILE:
+            self._driver.upload(address, np.ascontiguousarray(data))
+            return address
+        if not self._stage:
+            self._stage = self._driver.allocate(_STAGE_BYTES)
+        blocks = n * k // fmt.block_values
+        at_once = _STAGE_BYTES // fmt.block_bytes
+        for first in range(0, blocks, at_once):
+            count = min(at_once, blocks - first)
+            part = data[first * fmt.block_bytes : (first + count) * fmt.block_bytes]
+            self._driver.upload(self._stage, np.ascontiguousarray(part))
+            self._driver.launch(_pack(fmt, self._stage, address, first, count, blocks))
+            self._driver.synchronize()
+        return address
+
+
+def _pack(fmt: Format, source: int, target: int, first: int, count: int, blocks: int) -> Launch:
+    """Re-lays file blocks [first, first + count) of a matrix of `blocks`."""
+    args: list[Any] = [pointer(source), pointer(target), *map(np.int64, (first, count, blocks))]
+    return launch("pack.cu", "pack", -(-count // _THREADS), _THREADS, args, macros=[type_macro(fmt)])
