@@ -19,6 +19,8 @@ FLAGS = ["-std=c++20", "-O1", "-g0", "-fPIC", "-w", "-mfma", "-ffp-contract=off"
 CHECKS = ["-fsanitize=bounds,alignment,shift-exponent", "-fsanitize-undefined-trap-on-error"]
 KERNEL = re.compile(r'__attribute__\(\(used, visibility\("default"\), noinline\)\)\s*void\s+(\w+)\s*\(')
 
+NO_WATCH, WATCH, ENFORCE = range(3)  # runtime.cpp `Watch`
+
 
 class EmulatedFault(Exception):
     """A kernel did what a device would report, or would not report and compute nonsense."""
@@ -45,7 +47,7 @@ def runtime() -> ctypes.CDLL:
     text = (HERE / "runtime.cpp").read_bytes()
     library = ctypes.CDLL(str(_build(text, "c++", ["-std=c++20", "-O2", "-fPIC"])), ctypes.RTLD_GLOBAL)
     library.emulated_alloc.restype = ctypes.c_void_p
-    library.emulated_alloc.argtypes = [ctypes.c_size_t, ctypes.c_int]
+    library.emulated_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
     library.emulated_free.argtypes = [ctypes.c_void_p]
     library.emulated_free.restype = None
     library.emulated_check.restype = library.emulated_launch.restype = ctypes.c_char_p
@@ -104,15 +106,27 @@ class Module:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], block: tuple[int, ...], args: list[Any], shared: int = 0,
-           seed: int = 0, dependent: bool = False) -> None:  # fmt: skip
-    """Runs a kernel; `args` are ctypes values in order. Seed 0: ascending order of lanes, warps and thread blocks, 1:
-    descending, others: shuffled. EmulatedFault on what runtime.cpp catches."""
-    call, touch = kernel
-    pointers = (ctypes.c_void_p * max(len(args), 1))(*(ctypes.addressof(a) for a in args))
-    dims = [(ctypes.c_uint * 3)(*(*d, 1, 1)[:3]) for d in (grid, block)]
-    error = runtime().emulated_launch(call, touch, pointers, dims[0], dims[1], shared, seed, int(dependent))
-    if error is not None:
-        raise EmulatedFault(error.decode())
+           seed: int = 0) -> None:  # fmt: skip
+    """Runs a kernel once; `args` are ctypes values in order."""
+    Call(kernel, grid, block, [(a, ctypes.addressof(a)) for a in args], shared).run(seed)
+
+
+class Call:
+    """A launch with everything converted: `args` are (what to keep alive, address of the value)."""
+
+    def __init__(self, kernel: Any, grid: tuple[int, ...], block: tuple[int, ...], args: list[tuple[Any, int]],
+                 shared: int) -> None:  # fmt: skip
+        self.kept = [a for a, _ in args]
+        pointers = (ctypes.c_void_p * max(len(args), 1))(*(p for _, p in args))
+        grid_block = [(ctypes.c_uint * 3)(*(*d, 1, 1)[:3]) for d in (grid, block)]
+        self.args = (*kernel, pointers, *grid_block, shared)
+
+    def run(self, seed: int = 0, watch: int = NO_WATCH) -> None:
+        """Seed 0: ascending order of lanes, warps and thread blocks, 1: descending, others: shuffled. EmulatedFault on
+        what runtime.cpp catches."""
+        error = runtime().emulated_launch(*self.args, seed, watch)
+        if error is not None:
+            raise EmulatedFault(error.decode())
 
 
 def check_memory() -> None:
@@ -123,11 +137,11 @@ def check_memory() -> None:
 
 
 class Memory:
-    """Device memory: its end lies against a page that faults. `guarded`: see runtime.cpp `Region`."""
+    """Device memory, 0xff all over; its end lies against a page that faults."""
 
-    def __init__(self, size: int, guarded: bool = False) -> None:
+    def __init__(self, size: int, align: int = 64) -> None:
         self.size = size
-        self.pointer = runtime().emulated_alloc(max(size, 1), int(guarded))
+        self.pointer = runtime().emulated_alloc(max(size, 1), align)
         self.bytes = np.ctypeslib.as_array((ctypes.c_uint8 * max(size, 1)).from_address(self.pointer))
 
     def put(self, data: np.ndarray, offset: int = 0) -> "Memory":

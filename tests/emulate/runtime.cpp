@@ -105,14 +105,20 @@ struct Region {
   char* map;
   size_t mapped, size;
   char* data;
-  bool guarded;  // launches may not touch it before dependency_wait
+  bool written;  // by a kernel, as far as launches were watched
 };
 static std::map<char*, Region> regions;
 
-static void protect(int access) {
+// Allocations that kernels write are found by watching (a write to a page that may only be read faults once); in enforced
+// launches they may not be touched before dependency_wait.
+enum Watch { kNone = 0, kWatch = 1, kEnforce = 2 };
+static int watch;
+
+static void protect(int access, bool written) {
   for (auto& [_, r] : regions)
-    if (r.guarded) mprotect(r.map + kPage, r.mapped - 2 * kPage, access);
+    if (r.written == written) mprotect(r.map + kPage, r.mapped - 2 * kPage, access);
 }
+constexpr int kAll = PROT_READ | PROT_WRITE;
 
 // ---- scheduling --------------------------------------------------------------------------------------------------
 
@@ -139,7 +145,7 @@ static int next_thread() {
     }
     if (live == 0) return -1;
     if (dependent) {
-      if (!passed_dependency) protect(PROT_READ | PROT_WRITE);
+      if (!passed_dependency && watch == kEnforce) protect(kAll, true);
       passed_dependency = true;
       for (int w = 0; w < warps; ++w) runnable[w] |= at_dependency[w], at_dependency[w] = 0;
     } else if (waiting == live) {
@@ -277,6 +283,11 @@ static void on_signal(int number, siginfo_t* info, void*) {
   for (auto& [_, r] : regions) {
     if (at < r.map || at >= r.map + r.mapped) continue;
     const bool inside = at >= r.map + kPage && at < r.map + r.mapped - kPage;
+    if (inside && watch == kWatch) {
+      r.written = true;
+      mprotect(r.map + kPage, r.mapped - 2 * kPage, kAll);
+      return;
+    }
     if (inside) fail("touches byte %td of an allocation of %zu before dependency_wait", at - r.data, r.size);
     fail("byte %td of an allocation of %zu", at - r.data, r.size);
   }
@@ -319,10 +330,11 @@ struct Signals {
 
 // Runs a launch; `call` is the kernel's `call_NAME`, `touch` makes its library's shared memory exist. Null on success, else what went wrong.
 extern "C" const char* emulated_launch(void (*call)(void**), void (*touch)(), void** params, const unsigned* grid, const unsigned* block, size_t shared,
-                                       uint64_t new_seed, int dependent) {
+                                       uint64_t new_seed, int new_watch) {
   set_up();
   const size_t threads = static_cast<size_t>(block[0]) * block[1] * block[2];
   if (threads == 0 || threads > kMaxThreads || shared > kDynamic || !grid[0] || !grid[1] || !grid[2]) return "invalid launch";
+  watch = new_watch;
   kernel = call, parameters = params, seed = new_seed, random_state = new_seed, dynamic_bytes = shared;
   gridDim = {grid[0], grid[1], grid[2]}, blockDim = {block[0], block[1], block[2]};
   touch();
@@ -338,21 +350,23 @@ extern "C" const char* emulated_launch(void (*call)(void**), void (*touch)(), vo
   Signals signals;
   message[0] = 0;
   if (sigsetjmp(failed, 1)) {
-    protect(PROT_READ | PROT_WRITE);
+    protect(kAll, true), protect(kAll, false);
     return message;
   }
+  if (watch == kWatch) protect(PROT_READ, false);
   for (const uint32_t b : blocks) {
     blockIdx = {b % grid[0], b / grid[0] % grid[1], b / grid[0] / grid[1]};
     if (tls.data) memset(tls.data, 0xff, tls.size);
     memset(dynamic_end - (shared + 15) / 16 * 16, 0xff, (shared + 15) / 16 * 16);
-    passed_dependency = dependent == 0;
-    if (dependent) protect(PROT_NONE);
+    passed_dependency = watch != kEnforce;
+    if (watch == kEnforce) protect(PROT_NONE, true);
     run_block(static_cast<int>(threads));
     if (!passed_dependency) {
-      protect(PROT_READ | PROT_WRITE);
+      protect(kAll, true);
       return "no thread of a block waits for the launch before it";
     }
   }
+  if (watch == kWatch) protect(kAll, false);
   return nullptr;
 }
 
@@ -360,9 +374,9 @@ extern "C" const char* emulated_launch(void (*call)(void**), void (*touch)(), vo
 
 constexpr unsigned char kPattern = 0xa5;
 
-// Bytes [0, size) at a multiple of 64, against the pages after; filled with 0xff.
-extern "C" void* emulated_alloc(size_t size, int guarded) {
-  const size_t room = (size + 63) / 64 * 64, mapped = (room + kPage - 1) / kPage * kPage + 2 * kPage;
+// Bytes [0, size) at a multiple of `align`, against the page after; filled with 0xff.
+extern "C" void* emulated_alloc(size_t size, size_t align) {
+  const size_t room = (size + align - 1) / align * align, mapped = (room + kPage - 1) / kPage * kPage + 2 * kPage;
   char* map = map_pages(mapped);
   if (map == MAP_FAILED) return nullptr;
   mprotect(map, kPage, PROT_NONE);
@@ -371,7 +385,7 @@ extern "C" void* emulated_alloc(size_t size, int guarded) {
   memset(map + kPage, kPattern, data - (map + kPage));
   memset(data, 0xff, size);
   memset(data + size, kPattern, room - size);
-  regions[data] = {map, mapped, size, data, guarded != 0};
+  regions[data] = {map, mapped, size, data, false};
   return data;
 }
 
