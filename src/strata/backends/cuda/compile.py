@@ -1,7 +1,8 @@
 """Kernels by NVRTC for the GPU that is there, kept on disk. Needs no GPU and no CUDA toolkit, only the NVRTC library.
 
-Lifecycle of an image: look in the cache; take the entry's lock (other processes wait); look again; compile; write a file
-of our own and rename it, so that a reader never meets half of one. A missing library or a compile error is a DeviceError.
+Lifecycle of an image: look in the cache; take the entry's lock (other processes wait); look again; compile; write a
+file of our own and rename it, so that a reader never meets half of one. A missing library and a compile error are
+DeviceErrors.
 """
 
 import fcntl
@@ -124,7 +125,7 @@ class Compiler:
             if native
             else (library.nvrtcGetPTXSize, library.nvrtcGetPTX)
         )
-        image = b" " * size(program)[1]
+        image: bytes = b" " * int(size(program)[1])
         get(program, image)
         library.nvrtcDestroyProgram(program)
         return image
@@ -148,7 +149,7 @@ class Compiler:
 
 def _log(program: Any) -> str:
     library = nvrtc()
-    text = b" " * library.nvrtcGetProgramLogSize(program)[1]
+    text: bytes = b" " * int(library.nvrtcGetProgramLogSize(program)[1])
     library.nvrtcGetProgramLog(program, text)
     return text.decode(errors="replace").rstrip("\0 \n")
 

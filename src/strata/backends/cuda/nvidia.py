@@ -23,16 +23,16 @@ _CAUSES = {
     "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "the driver and its library differ; restart the machine or its container",
     "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": "the driver is too old for this GPU's CUDA library",
     "CUDA_ERROR_INSUFFICIENT_DRIVER": "the driver is too old",
-    "CUDA_ERROR_DEVICE_UNAVAILABLE": "another process has the GPU for itself (exclusive mode); end it or choose another",
+    "CUDA_ERROR_DEVICE_UNAVAILABLE": "another process has the GPU for itself (exclusive mode)",
     "CUDA_ERROR_OUT_OF_MEMORY": "GPU memory is full",
-    "CUDA_ERROR_ECC_UNCORRECTABLE": "the GPU's memory failed (uncorrectable ECC error); the GPU is lost until it is reset",
+    "CUDA_ERROR_ECC_UNCORRECTABLE": "the GPU's memory failed (uncorrectable ECC error); it is lost until it is reset",
     "CUDA_ERROR_ILLEGAL_ADDRESS": "a kernel read or wrote outside its memory; the GPU context is lost",
     "CUDA_ERROR_LAUNCH_FAILED": "a kernel failed; the GPU context is lost",
     "CUDA_ERROR_LAUNCH_TIMEOUT": "a kernel ran longer than the display's watchdog allows; the GPU context is lost",
     "CUDA_ERROR_HARDWARE_STACK_ERROR": "the GPU reported a hardware error; its context is lost",
     "CUDA_ERROR_UNKNOWN": "the GPU does not answer; it may have fallen off the bus",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernel image does not fit this GPU",
-    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the driver is older than the compiler; install the extra cuda12, or update it",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the driver is older than the compiler; update it, or install the extra cuda12",
 }
 
 
@@ -100,7 +100,7 @@ class NvidiaDriver:
         if code.name == "CUDA_ERROR_OUT_OF_MEMORY":
             free, total = (n / 2**30 for n in check(self._cuda.cuMemGetInfo()))
             raise DeviceError(
-                f"GPU memory is full: {nbytes / 2**30:.2f} GiB more are needed, {free:.2f} of {total:.1f} GiB are free; "
+                f"GPU memory is full: {nbytes / 2**30:.2f} GiB more needed, {free:.2f} of {total:.1f} GiB free; "
                 "lower --max-context or --parallel, or keep keys and values in --kv int8"
             )
         pointer = int(check((code, address), "allocating"))
@@ -158,12 +158,10 @@ class NvidiaDriver:
         config.sharedMemBytes, config.hStream = launch.shared, self._stream
         attributes = self._attributes(launch)
         config.attrs, config.numAttrs = attributes, len(attributes)
-        pointers = np.array(
-            [a.ctypes.data for a in (held := [np.array([a]) for a in launch.args])], np.uint64
-        )
+        held = [np.array([a]) for a in launch.args]
+        pointers = np.array([a.ctypes.data for a in held], np.uint64)
         function = self._function(launch.kernel, launch.shared)
         check(cuda.cuLaunchKernelEx(config, function, pointers.ctypes.data, 0), f"starting {launch.kernel}")
-        del held
 
     def _attributes(self, launch: Launch) -> list[Any]:
         cuda, found = self._cuda, []
@@ -246,7 +244,7 @@ class NvidiaDriver:
         wanted = kernel_compiler.version()[0]
         if found // 1000 < wanted:
             raise DeviceError(
-                f"the NVIDIA driver serves CUDA {found // 1000}.{found % 1000 // 10}, the kernels' compiler is of CUDA {wanted}: "
+                f"the NVIDIA driver serves CUDA {found // 1000}.{found % 1000 // 10}, the compiler is of CUDA {wanted}: "
                 f"update the driver, or install strata-engine[cuda{found // 1000}]"
             )
 
