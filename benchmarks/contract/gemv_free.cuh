@@ -9,7 +9,7 @@ namespace strata {
 template <QuantType T, int K, int M, int Copies>
 __device__ __forceinline__ void gemv_free(const uint8_t* w, int n, const int8_t* q, const float* d, const int16_t* sums,
                                           int rows, float* y) {
-  extern __shared__ __align__(16) uint8_t shared[];
+  STRATA_DYNAMIC_SHARED(shared);
   constexpr int blocks = Tile<K>::kBlocks, segs = Tile<K>::kSegs, ahead = Tile<K>::kAhead;
   constexpr int table_words = Packed<T>::kTableWords * Copies;
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);

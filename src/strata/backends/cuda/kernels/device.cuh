@@ -1,7 +1,14 @@
-// What every kernel uses: warp sums in the contract's order, int8 products, dependent launch, system-scope flags.
+// What every kernel uses: warp sums in the contract's order, int8 products.
 #pragma once
 
 #include "strata/contract.h"
+
+#if defined(STRATA_EMULATED)
+#include "emulated_ptx.h"  // tests/emulate
+#else
+#include "ptx.cuh"
+#define STRATA_ARCH __CUDA_ARCH__  // the emulated device gets it as an option
+#endif
 
 namespace strata {
 
@@ -25,39 +32,6 @@ __device__ __forceinline__ float warp_max(float x) {
 
 __device__ __forceinline__ int dot4(uint32_t a, uint32_t b, int c) {
   return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
-}
-
-// Programmatic dependent launch: `wait` before the first read of what an earlier node wrote, `launch` to let the next
-// node start. Without the launch attribute both do nothing.
-__device__ __forceinline__ void dependency_wait() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void dependency_launch() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-// Flags shared with the host or with other thread blocks.
-__device__ __forceinline__ uint32_t load_acquire_system(const uint32_t* p) {
-  uint32_t v;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
-__device__ __forceinline__ void store_release_system(uint32_t* p, uint32_t v) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
-}
-__device__ __forceinline__ uint32_t load_acquire_device(const uint32_t* p) {
-  uint32_t v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
-__device__ __forceinline__ uint64_t global_timer() {
-  uint64_t t;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-  return t;
 }
 
 }  // namespace strata

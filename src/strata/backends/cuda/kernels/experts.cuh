@@ -148,8 +148,7 @@ __device__ __forceinline__ void copy_misses(const PlanEntry* plan, int share, in
       for (int j = 0; j < ahead; ++j)
         if (i + j * stride < units) to[i + j * stride] = v[j];
     }
-    if (arrive_last(arrived + r, shares) && threadIdx.x == 0)
-      asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(ready + r), "r"(step) : "memory");
+    if (arrive_last(arrived + r, shares) && threadIdx.x == 0) store_release_device(ready + r, step);
   }
 }
 

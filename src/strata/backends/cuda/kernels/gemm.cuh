@@ -9,69 +9,10 @@
 
 namespace strata {
 
-// int8 m16n8k32 and m16n8k16 with int32 sums; before sm_80 the same fragments go through m8n8k16.
-// d = a * b + c, every element of c the same.
-__device__ __forceinline__ void mma_half(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b, int c) {
-#if __CUDA_ARCH__ >= 800
-  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
-      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a0), "r"(a1), "r"(b), "r"(c));
-#else
-  asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
-      : "=r"(d[0]), "=r"(d[1]) : "r"(a0), "r"(b), "r"(c));
-  asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
-      : "=r"(d[2]), "=r"(d[3]) : "r"(a1), "r"(b), "r"(c));
-#endif
-}
-
-__device__ __forceinline__ void mma_full(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int c) {
-#if __CUDA_ARCH__ >= 800
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c));
-#else
-  mma_half(d, a[0], a[1], b0, c);
-  asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(d[0]), "+r"(d[1]) : "r"(a[2]), "r"(b1));
-  asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(d[2]), "+r"(d[3]) : "r"(a[3]), "r"(b1));
-#endif
-}
-
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* p) {
-  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
-}
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[2], const void* p) {
-  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at));
-}
-
 // An mma sum that starts at kMagic leaves the float 12582912 + sum in its bits (|sum| < 2^22: 32 codes of int8 times
 // int8 stay under 2^19), so one subtraction replaces the slower conversion from int.
 constexpr int kMagic = 0x4b400000;
 __device__ __forceinline__ float magic_float(int sum) { return __int_as_float(sum) - 12582912.0f; }
-
-// Global to shared memory; asynchronous from sm_80 on, complete after copies_wait and a barrier.
-template <int Bytes> __device__ __forceinline__ void copy_async(void* to, const void* from) {
-#if __CUDA_ARCH__ >= 800
-  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  if constexpr (Bytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from));
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from));
-  }
-#else
-  if constexpr (Bytes == 16) {
-    *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
-  } else {
-    *static_cast<uint32_t*>(to) = *static_cast<const uint32_t*>(from);
-  }
-#endif
-}
-__device__ __forceinline__ void copies_wait() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
 
 // Blocks of a stage: a whole segment, or a part of it, where segments are even; else 4.
 constexpr int stage_blocks(int blocks, bool segmented) {
@@ -236,7 +177,7 @@ template <QuantType T, int Blocks, int RowWarps, int TokenWarps, int NTiles, boo
   }
 
   static __device__ __forceinline__ void run(const Problem& p) {
-    extern __shared__ __align__(16) uint8_t shared[];
+    STRATA_DYNAMIC_SHARED(shared);
     uint32_t* table = reinterpret_cast<uint32_t*>(shared);
     Stage* stages = reinterpret_cast<Stage*>(shared + kTableBytes);
     float4* total = reinterpret_cast<float4*>(stages + 2) + threadIdx.x;

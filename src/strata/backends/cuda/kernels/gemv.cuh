@@ -154,7 +154,7 @@ __device__ __forceinline__ void segment_totals(const float (&y)[M], float* scrat
 template <QuantType T, int K, int M, int Copies>
 __device__ __forceinline__ void gemv(const uint8_t* w, int n, const int8_t* q, const float* d, const int16_t* sums,
                                      int rows, float* y) {
-  extern __shared__ __align__(16) uint8_t shared[];
+  STRATA_DYNAMIC_SHARED(shared);
   constexpr int table_words = Packed<T>::kTableWords * Copies;
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
   float* scratch = reinterpret_cast<float*>(table + table_words) + warp_id() * M * 32;

@@ -63,8 +63,7 @@ __device__ __forceinline__ uint32_t load_2(const uint8_t* p) {
 // 0, so no carry leaves a byte.
 __device__ __forceinline__ uint32_t negate_bytes(uint32_t v, uint32_t bits) {
   const uint32_t signs = bits * 0x10204080u & 0x80808080u;  // bit i to the top of byte i
-  uint32_t mask;  // and over all of it (__byte_perm has no sign mode)
-  asm("prmt.b32 %0, %1, 0, 0xba98;" : "=r"(mask) : "r"(signs));
+  const uint32_t mask = spread_signs(signs);                  // and over all of it
   return (v ^ mask) + (mask & 0x01010101u);
 }
 

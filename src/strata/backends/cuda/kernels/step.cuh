@@ -66,7 +66,7 @@ __device__ __forceinline__ void router_topk(const float* logits, int n, int k, b
     uint64_t best = 0;
 #pragma unroll
     for (int i = 0; i < Each; ++i) best = key[i] > best ? key[i] : best;
-#if __CUDA_ARCH__ >= 800
+#if STRATA_ARCH >= 800
     const uint32_t high = __reduce_max_sync(kFullWarp, static_cast<uint32_t>(best >> 32));
     const uint32_t low = __reduce_max_sync(kFullWarp, best >> 32 == high ? static_cast<uint32_t>(best) : 0u);
     best = static_cast<uint64_t>(high) << 32 | low;

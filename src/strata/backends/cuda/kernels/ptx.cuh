@@ -1,0 +1,114 @@
+// Every line of PTX: dependent launch, flags, byte tricks, tensor cores, asynchronous copies. On the emulated device
+// (tests/emulate) another header gives the same functions.
+#pragma once
+
+#include "strata/contract.h"
+
+// Dynamic shared memory of the launch, bytes on a border of 16.
+#define STRATA_DYNAMIC_SHARED(name) extern __shared__ __align__(16) uint8_t name[]
+
+namespace strata {
+
+// Programmatic dependent launch: `wait` before the first read of what an earlier node wrote, `launch` to let the next
+// node start. Without the launch attribute both do nothing.
+__device__ __forceinline__ void dependency_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void dependency_launch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Flags shared with the host or with other thread blocks.
+__device__ __forceinline__ uint32_t load_acquire_system(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+__device__ __forceinline__ void store_release_system(uint32_t* p, uint32_t v) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+__device__ __forceinline__ uint32_t load_acquire_device(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+__device__ __forceinline__ void store_release_device(uint32_t* p, uint32_t v) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+__device__ __forceinline__ uint64_t global_timer() {
+  uint64_t t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
+
+// Every byte filled with its top bit (__byte_perm has no sign mode).
+__device__ __forceinline__ uint32_t spread_signs(uint32_t v) {
+  uint32_t mask;
+  asm("prmt.b32 %0, %1, 0, 0xba98;" : "=r"(mask) : "r"(v));
+  return mask;
+}
+
+// int8 m16n8k32 and m16n8k16 with int32 sums; before sm_80 the same fragments go through m8n8k16.
+// d = a * b + c, every element of c the same.
+__device__ __forceinline__ void mma_half(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b, int c) {
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a0), "r"(a1), "r"(b), "r"(c));
+#else
+  asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
+      : "=r"(d[0]), "=r"(d[1]) : "r"(a0), "r"(b), "r"(c));
+  asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
+      : "=r"(d[2]), "=r"(d[3]) : "r"(a1), "r"(b), "r"(c));
+#endif
+}
+
+__device__ __forceinline__ void mma_full(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int c) {
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c));
+#else
+  mma_half(d, a[0], a[1], b0, c);
+  asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(d[0]), "+r"(d[1]) : "r"(a[2]), "r"(b1));
+  asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(d[2]), "+r"(d[3]) : "r"(a[3]), "r"(b1));
+#endif
+}
+
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* p) {
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
+}
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[2], const void* p) {
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at));
+}
+
+// Global to shared memory; asynchronous from sm_80 on, complete after copies_wait and a barrier.
+template <int Bytes> __device__ __forceinline__ void copy_async(void* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  if constexpr (Bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from));
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from));
+  }
+#else
+  if constexpr (Bytes == 16) {
+    *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
+  } else {
+    *static_cast<uint32_t*>(to) = *static_cast<const uint32_t*>(from);
+  }
+#endif
+}
+__device__ __forceinline__ void copies_wait() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+}  // namespace strata

@@ -1,0 +1,99 @@
+"""The CUDA backend's driver protocol on the emulated device, so that all of the backend runs without a GPU."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import emulator
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.backends.cuda.driver import DeviceProperties, HostMemory, Kernel, Launch, Source
+
+_modules: dict[tuple[Source, int], emulator.Module] = {}
+
+
+class EmulatedDriver:
+    """Launches run where they are started. `seed` and `watch`: see `emulator.Call.run`; `watch` concerns replays."""
+
+    def __init__(self, arch: int = 900, seed: int = 0) -> None:
+        name = f"sm_{arch // 10}"
+        self.properties = DeviceProperties("emulated", name, 4, 1 << 40, 227 << 10, 1 << 20)
+        self.arch, self.seed, self.watch = arch, seed, emulator.NO_WATCH
+        self.launched: list[Launch] = []  # of the last replay
+        self._memory: list[emulator.Memory] = []
+
+    def allocate(self, nbytes: int) -> int:
+        memory = emulator.Memory(nbytes, align=256)
+        memory.bytes.fill(0)
+        self._memory.append(memory)
+        return int(memory.pointer)
+
+    def allocate_host(self, nbytes: int) -> HostMemory:
+        address = self.allocate(nbytes)
+        return HostMemory(address, self._memory[-1].bytes)
+
+    def free_memory(self) -> int:
+        return self.properties.memory - sum(m.size for m in self._memory)
+
+    def upload(self, address: int, data: NDArray[Any]) -> None:
+        assert data.flags.c_contiguous
+        self._bytes(address, data.nbytes)[:] = data.reshape(-1).view(np.uint8)
+
+    def download(self, address: int, out: NDArray[Any]) -> None:
+        assert out.flags.c_contiguous
+        out.reshape(-1).view(np.uint8)[:] = self._bytes(address, out.nbytes)
+
+    def prepare(self, kernels: Sequence[Kernel]) -> None:
+        sources = {k.source for k in kernels if (k.source, self.arch) not in _modules}
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(self._module, sources))
+
+    def record(self, launches: Sequence[Launch]) -> Any:
+        self.prepare([launch.kernel for launch in launches])
+        return list(launches), [self._call(launch) for launch in launches]
+
+    def replay(self, graph: Any) -> None:
+        self.launched, calls = graph
+        for launch, call in zip(self.launched, calls, strict=True):
+            self._run(launch, call, self.watch)
+
+    def launch(self, launch: Launch) -> None:
+        self._run(launch, self._call(launch), emulator.NO_WATCH)
+
+    def synchronize(self) -> None:
+        emulator.check_memory()
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def elapsed(self, first: float, last: float) -> float:
+        return (last - first) * 1e6
+
+    def _run(self, launch: Launch, call: emulator.Call, watch: int) -> None:
+        if watch == emulator.ENFORCE and not launch.dependent:
+            watch = emulator.NO_WATCH
+        try:
+            call.run(self.seed, watch)
+        except emulator.EmulatedFault as fault:
+            raise emulator.EmulatedFault(f"{launch.kernel}: {fault}") from None
+
+    def _module(self, source: Source) -> emulator.Module:
+        key = source, self.arch
+        if key not in _modules:
+            _modules[key] = emulator.Module(source.text, self.arch)
+        return _modules[key]
+
+    def _call(self, launch: Launch) -> emulator.Call:
+        kernel = self._module(launch.kernel.source).kernel(launch.kernel.entry)
+        values = [np.array([a]) for a in launch.args]
+        args = [(v, v.ctypes.data) for v in values]
+        return emulator.Call(kernel, launch.grid, (launch.block,), args, launch.shared)
+
+    def _bytes(self, address: int, nbytes: int) -> NDArray[np.uint8]:
+        for memory in self._memory:
+            if memory.pointer <= address and address + nbytes <= memory.pointer + memory.size:
+                at = address - memory.pointer
+                return memory.bytes[at : at + nbytes]
+        raise emulator.EmulatedFault(f"{nbytes} bytes at {address:#x} lie in no allocation")

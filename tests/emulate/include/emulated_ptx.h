@@ -1,0 +1,85 @@
+// What kernels/ptx.cuh says in PTX, in C++ (see there).
+#pragma once
+
+#include <ctime>
+
+#define STRATA_DYNAMIC_SHARED(name) uint8_t* name = static_cast<uint8_t*>(emulated::emulated_dynamic_shared())
+
+namespace strata {
+
+inline void dependency_wait() { emulated::emulated_dependency_wait(); }
+inline void dependency_launch() {}
+
+inline uint32_t load_acquire(const uint32_t* p) {
+  emulated::emulated_yield();
+  return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+inline uint32_t load_acquire_system(const uint32_t* p) { return load_acquire(p); }
+inline uint32_t load_acquire_device(const uint32_t* p) { return load_acquire(p); }
+inline void store_release_system(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+inline void store_release_device(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+inline uint64_t global_timer() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+inline uint32_t spread_signs(uint32_t v) { return (v >> 7 & 0x01010101u) * 255u; }
+
+// A lane's registers of one int8 product of tiles, 16 rows x 8 columns, `k` values deep (16 or 32): lane 4 g + t has rows
+// g and g + 8 of a, column g of b, and of d rows g, g + 8 at columns 2 t, 2 t + 1. Word i of a holds row g + 8 (i % 2),
+// values 16 (i / 2) + 4 t ..; word i of b values 16 i + 4 t ..
+struct MmaLane {
+  int d[4];
+  uint32_t a[4], b[2];
+  int depth;
+};
+inline void multiply_tiles(void** lanes, uint32_t mask) {
+  if (mask != 0xffffffffu) emulated::emulated_fail("mma by a part of a warp");
+  for (int lane = 0; lane < 32; ++lane) {
+    MmaLane& to = *static_cast<MmaLane*>(lanes[lane]);
+    for (int e = 0; e < 4; ++e) {
+      const int row = lane / 4 + 8 * (e / 2), column = 2 * (lane % 4) + e % 2;
+      for (int half = 0; half < to.depth / 16; ++half)
+        for (int t = 0; t < 4; ++t)
+          to.d[e] = __dp4a(static_cast<int>(static_cast<MmaLane*>(lanes[4 * (row % 8) + t])->a[2 * half + row / 8]),
+                           static_cast<int>(static_cast<MmaLane*>(lanes[4 * column + t])->b[half]), to.d[e]);
+    }
+  }
+}
+inline void mma_half(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b, int c) {
+  MmaLane mine{{c, c, c, c}, {a0, a1, 0, 0}, {b, 0}, 16};
+  emulated::emulated_warp(0xffffffffu, &mine, multiply_tiles);
+  memcpy(d, mine.d, sizeof d);
+}
+inline void mma_full(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int c) {
+  MmaLane mine{{c, c, c, c}, {a[0], a[1], a[2], a[3]}, {b0, b1}, 32};
+  emulated::emulated_warp(0xffffffffu, &mine, multiply_tiles);
+  memcpy(d, mine.d, sizeof d);
+}
+
+// Lane l gives the address of row l % 8 of matrix l / 8; lane 4 g + t gets word t of row g of every matrix.
+template <int N> struct Matrices {
+  const void* row;
+  uint32_t r[N];
+};
+template <int N> inline void load_matrices(uint32_t (&r)[N], const void* p) {
+  Matrices<N> mine{p, {}};
+  emulated::emulated_warp(0xffffffffu, &mine, [](void** lanes, uint32_t) {
+    for (int lane = 0; lane < 32; ++lane)
+      for (int m = 0; m < N; ++m) {
+        const void* row = static_cast<Matrices<N>*>(lanes[8 * m + lane / 4])->row;
+        if (reinterpret_cast<uintptr_t>(row) % 16) emulated::emulated_fail("ldmatrix from an address that is no multiple of 16");
+        memcpy(&static_cast<Matrices<N>*>(lanes[lane])->r[m], static_cast<const char*>(row) + 4 * (lane % 4), 4);
+      }
+  });
+  memcpy(r, mine.r, sizeof r);
+}
+
+template <int Bytes> inline void copy_async(void* to, const void* from) {
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % Bytes) emulated::emulated_fail("misaligned cp.async");
+  memcpy(to, from, Bytes);
+}
+inline void copies_wait() {}
+
+}  // namespace strata
