@@ -34,15 +34,15 @@ class Context:
         assert buffer.live is not None, f"{buffer} has no live-row count"
         return pointer(self.buffer(buffer.live))
 
-    def at(self, *buffers: Buffer | None) -> list[np.uint64]:
+    def at(self, *buffers: Buffer | None) -> list[Arg]:
         """Addresses of buffers; 0 for none."""
         return [pointer(0 if b is None else self.buffer(b)) for b in buffers]
 
-    def q8(self, buffer: Buffer) -> list[np.uint64]:
+    def q8(self, buffer: Buffer) -> list[Arg]:
         """Addresses of the three planes."""
         return [pointer(a) for a in self.planes(buffer)]
 
-    def raw(self, *weights: Weight | None) -> list[np.uint64]:
+    def raw(self, *weights: Weight | None) -> list[Arg]:
         """Addresses of weights as the file stores them (norms, tables, float matrices); 0 for none."""
         return [pointer(0 if w is None else self.weight(w, FILE)) for w in weights]
 
@@ -56,12 +56,12 @@ def pointer(address: int) -> np.uint64:
     return np.uint64(address)
 
 
-def ints(*values: int) -> list[np.int32]:
+def ints(*values: int) -> list[Arg]:
     """Sizes as arguments."""
     return [np.int32(v) for v in values]
 
 
-def floats(*values: float) -> list[np.float32]:
+def floats(*values: float) -> list[Arg]:
     """Constants as arguments."""
     return [np.float32(v) for v in values]
 

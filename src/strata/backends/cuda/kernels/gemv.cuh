@@ -61,15 +61,14 @@ __device__ __forceinline__ void block_rows(const typename Packed<T>::Raw& raw, c
     const uint4 hi = *reinterpret_cast<const uint4*>(&a.codes[m][at + Activations<K, M, Pad>::kHalf]);
     int sum0 = dot4(code[0], lo.x, dot4(code[1], lo.y, dot4(code[2], lo.z, dot4(code[3], lo.w, 0))));
     int sum1 = dot4(code[4], hi.x, dot4(code[5], hi.y, dot4(code[6], hi.z, dot4(code[7], hi.w, 0))));
-    int sum32 = 0;
+    int low = 0, high = 0;
     if constexpr (Packed<T>::kOffset != 0 || kHasMin<T>) {
       const uint32_t packed = a.sums[m][b];
-      const int low = static_cast<int16_t>(packed), high = static_cast<int32_t>(packed) >> 16;
+      low = static_cast<int16_t>(packed), high = static_cast<int32_t>(packed) >> 16;
       sum0 -= Packed<T>::kOffset * low;
       sum1 -= Packed<T>::kOffset * high;
-      sum32 = low + high;
     }
-    y[m] = block_step<T>(w, sum0, sum1, a.scale[m][b], sum32, y[m]);
+    y[m] = block_step<T>(w, sum0, sum1, a.scale[m][b], low, high, y[m]);
   }
 }
 

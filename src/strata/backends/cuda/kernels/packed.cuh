@@ -18,10 +18,11 @@
 namespace strata {
 
 // What a block's chain step needs beside the codes. One scale per 32: w0. Float scales per 16: w0, w1. Integer
-// sub-scales per 16: w0, s0, s1. One minimum: m.
+// sub-scales per 16: w0, s0, s1. One minimum: m. Two integer minimums: m their float factor, m0, m1.
 struct Scales {
   float w0, w1, m;
   int s0, s1;
+  int m0 = 0, m1 = 0;
 };
 
 enum class Steps { one, halves, scale16 };
@@ -30,9 +31,9 @@ template <QuantType T> constexpr Steps kSteps =
     Layout<T>::scale16 ? Steps::scale16 : Layout<T>::halves ? Steps::halves : Steps::one;
 template <QuantType T> constexpr bool kHasMin = Layout<T>::has_min;
 
-// The contract's chain step from the sums of the two halves.
+// The contract's chain step from the products of the two halves and the activations' sums over them.
 template <QuantType T>
-__device__ __forceinline__ float block_step(const Scales& w, int sum0, int sum1, float d_a, int sum32, float y) {
+__device__ __forceinline__ float block_step(const Scales& w, int sum0, int sum1, float d_a, int low, int high, float y) {
   if constexpr (kSteps<T> == Steps::scale16) {
     y = dot_step(sum0, w.w0, d_a, y);
     y = dot_step(sum1, w.w1, d_a, y);
@@ -41,7 +42,10 @@ __device__ __forceinline__ float block_step(const Scales& w, int sum0, int sum1,
   } else {
     y = dot_step(sum0 + sum1, w.w0, d_a, y);
   }
-  if constexpr (kHasMin<T>) y = min_step(w.m, sum32, d_a, y);
+  if constexpr (kHasMin<T> && kSteps<T> == Steps::halves)
+    y = dot_step(w.m0 * low + w.m1 * high, w.m, d_a, y);
+  else if constexpr (kHasMin<T>)
+    y = min_step(w.m, low + high, d_a, y);
   return y;
 }
 
@@ -71,7 +75,41 @@ __device__ __forceinline__ uint32_t parity7(uint32_t s) {
 
 // Grid tables live in shared memory, `Copies` of each word side by side, so that lanes rarely meet in a bank: `table`
 // points at this lane's copy. A code is stored plus kOffset where the format subtracts one; `centre` takes it off.
-template <QuantType T> struct Packed;
+//
+// The general form reads the file's own blocks: right for every format, and slow (its codes go through local memory).
+template <QuantType T> struct Packed {
+  static constexpr int kTableWords = 0;
+  static constexpr int kOffset = 0;
+  struct Raw {
+    const uint8_t* block;
+    int i;
+  };
+  static __device__ __forceinline__ Raw load(const uint8_t* w, int, int blocks, int row, int b) {
+    constexpr int per = Layout<T>::values / kBlock;
+    return {w + (static_cast<size_t>(row) * (blocks / per) + b / per) * Layout<T>::bytes, b % per};
+  }
+  template <int Copies> static __device__ __forceinline__ void fill(uint32_t*) {}
+  template <int Copies>
+  static __device__ __forceinline__ void decode(const Raw& r, const uint32_t*, uint32_t* code) {
+    Block32 block;
+    Format<T>::block32(r.block, r.i, block);
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      code[i] = static_cast<uint8_t>(block.code[4 * i]) | static_cast<uint8_t>(block.code[4 * i + 1]) << 8 |
+                static_cast<uint8_t>(block.code[4 * i + 2]) << 16 |
+                static_cast<uint32_t>(static_cast<uint8_t>(block.code[4 * i + 3])) << 24;
+  }
+  static __device__ __forceinline__ Scales scales(const Raw& r) {
+    Block32 block;
+    Format<T>::block32(r.block, r.i, block);
+    if constexpr (Layout<T>::scale16)
+      return {block.d[0] * static_cast<float>(block.scale[0]), block.d[1] * static_cast<float>(block.scale[1]), 0.0f, 1, 1};
+    else if constexpr (Layout<T>::halves)
+      return {block.d[0], 0.0f, block.dmin, block.scale[0], block.scale[1], block.min[0], block.min[1]};
+    else
+      return {block.d[0] * static_cast<float>(block.scale[0]), 0.0f, block.dmin * static_cast<float>(block.min[0]), 1, 1};
+  }
+};
 
 template <> struct Packed<QuantType::IQ3_XXS> {
   static constexpr int kTableWords = 256;  // grid entry e

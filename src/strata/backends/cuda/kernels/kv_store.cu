@@ -1,0 +1,56 @@
+// kv_store: each live row's keys and values to their cell of the pool. A warp a (row, head, key or value, group of values).
+#include "kv.cuh"
+
+using namespace strata;
+
+namespace {
+
+__device__ __forceinline__ bool store_group(const float* x, int n, int kv_type, void* pool, unsigned short* scales, size_t at, int group) {
+  bool finite = true;
+  if (kv_type == kKvF32) {
+    for (int i = lane_id(); i < n; i += 32) static_cast<float*>(pool)[at + i] = x[i];
+  } else if (kv_type == kKvF16) {
+    for (int i = lane_id(); i < n; i += 32) {
+      const uint16_t half = float_half(x[i]);
+      static_cast<unsigned short*>(pool)[at + i] = half;
+      finite &= (half & 0x7c00u) != 0x7c00u;
+    }
+  } else {
+    float amax = 0.0f;
+    bool bad = false;
+    for (int i = lane_id(); i < n; i += 32) amax = fmaxf(amax, fabsf(x[i])), bad |= !finite32(x[i]);
+    amax = warp_max(amax);
+    const uint16_t scale = float_half(div32(amax, 127.0f));
+    if (__any_sync(kFullWarp, bad) || (scale & 0x7c00u) == 0x7c00u) return false;
+    const float d = half_float(scale), inverse = d == 0.0f ? 0.0f : div32(1.0f, d);
+    for (int i = lane_id(); i < n; i += 32) {
+      const float code = rint32(x[i] * inverse);
+      static_cast<int8_t*>(pool)[at + i] = static_cast<int8_t>(code > 127.0f ? 127.0f : code < -127.0f ? -127.0f : code);
+    }
+    if (lane_id() == 0) scales[at / group] = scale;
+  }
+  return finite;
+}
+
+}  // namespace
+
+extern "C" __global__ void kv_store(const int* live, const int* positions, const int* sequences, const int* page_table, const float* k,
+                                    const float* v, void* k_pool, void* v_pool, unsigned short* k_scales, unsigned short* v_scales,
+                                    uint32_t* faults, int kv_heads, int head_dim, int pages_per_seq, int kv_type, int num_pages) {
+  dependency_launch();
+  dependency_wait();
+  const int group = kv_group(head_dim), groups = (head_dim + group - 1) / group;
+  const int unit = blockIdx.x * (blockDim.x / 32) + warp_id();
+  const int part = unit % groups, which = unit / groups % 2, head = unit / groups / 2 % kv_heads, row = unit / groups / 2 / kv_heads;
+  if (row >= *live) return;
+  const int position = positions[row];
+  const int page = position < 0 ? -1 : page_id(page_table, pages_per_seq, num_pages, sequences[row], position / kPageCells);
+  if (page < 0) {
+    report(faults, kFaultRange);
+    return;
+  }
+  const size_t at = cell_offset(page, kv_heads, head, position % kPageCells, head_dim) + part * group;
+  const float* x = (which ? v : k) + (static_cast<size_t>(row) * kv_heads + head) * head_dim + part * group;
+  const int n = min(group, head_dim - part * group);
+  if (!store_group(x, n, kv_type, which ? v_pool : k_pool, which ? v_scales : k_scales, at, group)) report(faults, kFaultNonFinite);
+}

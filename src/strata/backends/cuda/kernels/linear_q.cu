@@ -1,0 +1,32 @@
+// linear_q: y[m][row] for a quantised weight [n, k] and q8 rows. Macros: STRATA_TYPE, STRATA_ROWS (M), STRATA_SEGMENTS (of k),
+// STRATA_AHEAD (blocks loaded before the first is used). grid.y: groups of M rows.
+#include "op.cuh"
+#include "product.cuh"
+
+using namespace strata;
+
+extern "C" __global__ void __launch_bounds__(256) linear_q(const int* live, const int8_t* q, const float* d, const int16_t* sums,
+                                                           const uint8_t* w, float* y, int k, int n) {
+  constexpr QuantType T = STRATA_TYPE;
+  constexpr int M = STRATA_ROWS, segs = STRATA_SEGMENTS, per_warp = 32 / segs;
+  extern __shared__ __align__(16) uint8_t shared[];
+  uint32_t* table = reinterpret_cast<uint32_t*>(shared);
+  float* scratch = reinterpret_cast<float*>(table + Packed<T>::kTableWords);
+  const StagedRows a = staged_rows<M, segs>(reinterpret_cast<uint8_t*>(scratch + blockDim.x * M), k);
+  const int first = (blockIdx.x * (blockDim.x / 32) + warp_id()) * per_warp;
+  SegmentChain<T, M, segs, STRATA_AHEAD> chain(w, n, k / kBlock, min(first + lane_id() / segs, n - 1));
+  chain.load_first();
+  dependency_launch();  // the next node's weights may start to flow; its reads of our rows wait for us to end
+  Packed<T>::template fill<1>(table);
+  dependency_wait();
+  const int row0 = blockIdx.y * M, rows = min(*live - row0, M);
+  if (rows <= 0) return;
+  stage_rows<M, segs>(a, q + static_cast<size_t>(row0) * k, d + static_cast<size_t>(row0) * a.blocks,
+                      sums + static_cast<size_t>(row0) * 2 * a.blocks, k, rows);
+  __syncthreads();
+  float part[M];
+  chain.run(table, a, part);
+  add_segments<M, segs>(part, scratch + warp_id() * M * 32, [&](int r, int m, float total) {
+    if (m < rows && first + r < n) y[static_cast<size_t>(row0 + m) * n + first + r] = total;
+  });
+}

@@ -1,0 +1,276 @@
+"""The driver protocol on an NVIDIA GPU, over cuda-bindings' driver API: one device, its primary context, one stream."""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata import log
+from strata.backends.cuda import compile as kernel_compiler
+from strata.backends.cuda.compile import Compiler
+from strata.backends.cuda.driver import DeviceProperties, HostMemory, Kernel, Launch, Source
+from strata.errors import DeviceError
+
+_OLDEST = 75  # sm_75
+_STATIC_SHARED = 48 << 10  # more must be asked for
+
+# What a driver's code means for a user, in one line each; the code itself is added.
+_CAUSES = {
+    "CUDA_ERROR_NO_DEVICE": "no NVIDIA GPU is visible; --device cpu runs without one",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "the driver and its library differ; restart the machine or its container",
+    "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": "the driver is too old for this GPU's CUDA library",
+    "CUDA_ERROR_INSUFFICIENT_DRIVER": "the driver is too old",
+    "CUDA_ERROR_DEVICE_UNAVAILABLE": "another process has the GPU for itself (exclusive mode)",
+    "CUDA_ERROR_OUT_OF_MEMORY": "GPU memory is full",
+    "CUDA_ERROR_ECC_UNCORRECTABLE": "the GPU's memory failed (uncorrectable ECC error); it is lost until it is reset",
+    "CUDA_ERROR_ILLEGAL_ADDRESS": "a kernel read or wrote outside its memory; the GPU context is lost",
+    "CUDA_ERROR_LAUNCH_FAILED": "a kernel failed; the GPU context is lost",
+    "CUDA_ERROR_LAUNCH_TIMEOUT": "a kernel ran longer than the display's watchdog allows; the GPU context is lost",
+    "CUDA_ERROR_HARDWARE_STACK_ERROR": "the GPU reported a hardware error; its context is lost",
+    "CUDA_ERROR_UNKNOWN": "the GPU does not answer; it may have fallen off the bus",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernel image does not fit this GPU",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the driver is older than the compiler; update it, or install the extra cuda12",
+}
+
+
+def bindings() -> Any:
+    """cuda-bindings' driver module; DeviceError in one line where it is not installed."""
+    try:
+        from cuda.bindings import driver  # noqa: PLC0415  (optional: only a GPU needs it)
+    except ImportError:
+        raise DeviceError(
+            "cuda-bindings is not installed; install strata-engine[cuda13], or [cuda12]"
+        ) from None
+    return driver
+
+
+def check(result: tuple[Any, ...], doing: str = "") -> Any:
+    """The values of a driver call; DeviceError in one line for any error."""
+    code = result[0]
+    if int(code) == 0:
+        return result[1] if len(result) == 2 else result[1:]
+    cause = _CAUSES.get(code.name, "the driver reports an error")
+    raise DeviceError(f"{cause} ({doing + ': ' if doing else ''}{code.name} {int(code)})")
+
+
+def device_count() -> int:
+    """GPUs that the driver shows; 0 without a driver, a package or a GPU."""
+    try:
+        driver = bindings()
+        check(driver.cuInit(0))
+        return int(check(driver.cuDeviceGetCount()))
+    except (DeviceError, RuntimeError, OSError):
+        return 0
+
+
+class NvidiaDriver:
+    """A GPU by number."""
+
+    def __init__(self, device: int, cache: Path):
+        self._cuda = cuda = bindings()
+        try:
+            check(cuda.cuInit(0))
+        except (RuntimeError, OSError) as error:
+            raise DeviceError(f"no NVIDIA driver: {str(error).splitlines()[0]}") from None
+        self._check_version()
+        count = int(check(cuda.cuDeviceGetCount()))
+        if not 0 <= device < count:
+            raise DeviceError(f"--device names GPU {device}; this machine shows {count} (from 0 on)")
+        self._device = check(cuda.cuDeviceGet(device))
+        self.properties = self._read_properties()
+        if int(self.properties.arch.removeprefix("sm_")) < _OLDEST:
+            raise DeviceError(
+                f"{self.properties.name} is {self.properties.arch}; sm_{_OLDEST} is the oldest served"
+            )
+        check(cuda.cuCtxSetCurrent(check(cuda.cuDevicePrimaryCtxRetain(self._device), "opening the GPU")))
+        self._stream = check(cuda.cuStreamCreate(int(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)))
+        self._compiler = Compiler(self.properties.arch, cache)
+        self._modules: dict[Source, Any] = {}
+        self._functions: dict[tuple[Kernel, bool], Any] = {}
+        self._warn_of_others(device)
+
+    # ---- memory ------------------------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int) -> int:
+        """Zeroed device memory."""
+        code, address = self._cuda.cuMemAlloc(max(nbytes, 16))
+        if code.name == "CUDA_ERROR_OUT_OF_MEMORY":
+            free, total = (n / 2**30 for n in check(self._cuda.cuMemGetInfo()))
+            raise DeviceError(
+                f"GPU memory is full: {nbytes / 2**30:.2f} GiB more needed, {free:.2f} of {total:.1f} GiB free; "
+                "lower --max-context or --parallel, or keep keys and values in --kv int8"
+            )
+        pointer = int(check((code, address), "allocating"))
+        check(self._cuda.cuMemsetD8Async(pointer, 0, max(nbytes, 16), self._stream))
+        self.synchronize()
+        return pointer
+
+    def allocate_host(self, nbytes: int) -> HostMemory:
+        """Zeroed page-locked memory; one address on both sides."""
+        size = max(nbytes, 16)
+        flags = self._cuda.CU_MEMHOSTALLOC_PORTABLE | self._cuda.CU_MEMHOSTALLOC_DEVICEMAP
+        pointer = int(check(self._cuda.cuMemHostAlloc(size, flags), f"page-locking {size} bytes"))
+        array = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(pointer))
+        array[:] = 0
+        return HostMemory(pointer, array[:nbytes])
+
+    def free_memory(self) -> int:
+        """Bytes that can still be allocated."""
+        return int(check(self._cuda.cuMemGetInfo())[0])
+
+    def upload(self, address: int, data: NDArray[Any]) -> None:
+        """Copies to the device, on the stream."""
+        check(self._cuda.cuMemcpyHtoDAsync(address, data.ctypes.data, data.nbytes, self._stream), "uploading")
+        self.synchronize()
+
+    def download(self, address: int, out: NDArray[Any]) -> None:
+        """Copies from the device, on the stream."""
+        check(self._cuda.cuMemcpyDtoHAsync(out.ctypes.data, address, out.nbytes, self._stream), "downloading")
+        self.synchronize()
+
+    # ---- kernels -----------------------------------------------------------------------------------------------
+
+    def prepare(self, kernels: Sequence[Kernel]) -> None:
+        """Compiles and loads the images of kernels that are not loaded."""
+        missing = list(dict.fromkeys(k.source for k in kernels if k.source not in self._modules))
+        if not missing:
+            return
+        before = self._compiler.compiled
+        images = self._compiler.images(missing, self._progress)
+        if self._compiler.compiled > before:
+            log.logger(__name__).info("%d kernels compiled", self._compiler.compiled - before)
+        for source, image in zip(missing, images, strict=True):
+            self._modules[source] = check(self._cuda.cuModuleLoadData(image), f"loading {source}")
+
+    def _progress(self, done: int, of: int) -> None:
+        if done == of or done % 16 == 0:
+            log.logger(__name__).info("kernels for %s: %d of %d", self.properties.arch, done, of)
+
+    def launch(self, launch: Launch) -> None:
+        """Starts one kernel on the stream."""
+        self.prepare([launch.kernel])
+        cuda, config = self._cuda, self._cuda.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
+        config.sharedMemBytes, config.hStream = launch.shared, self._stream
+        attributes = self._attributes(launch)
+        config.attrs, config.numAttrs = attributes, len(attributes)
+        held = [np.array([a]) for a in launch.args]
+        pointers = np.array([a.ctypes.data for a in held], np.uint64)
+        function = self._function(launch.kernel, launch.shared)
+        check(cuda.cuLaunchKernelEx(config, function, pointers.ctypes.data, 0), f"starting {launch.kernel}")
+
+    def _attributes(self, launch: Launch) -> list[Any]:
+        cuda, found = self._cuda, []
+        if launch.dependent:
+            serial = cuda.CUlaunchAttribute()
+            serial.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            serial.value.programmaticStreamSerializationAllowed = 1
+            found.append(serial)
+        if launch.cluster > 1:
+            cluster = cuda.CUlaunchAttribute()
+            cluster.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = (
+                launch.cluster,
+                1,
+                1,
+            )
+            found.append(cluster)
+        return found
+
+    def _function(self, kernel: Kernel, shared: int) -> Any:
+        large = shared > _STATIC_SHARED
+        if (kernel, large) not in self._functions:
+            module = self._modules[kernel.source]
+            function = check(
+                self._cuda.cuModuleGetFunction(module, kernel.entry.encode()), f"finding {kernel}"
+            )
+            if large:
+                key = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                static = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+                room = self.properties.shared - int(check(self._cuda.cuFuncGetAttribute(static, function)))
+                check(self._cuda.cuFuncSetAttribute(function, key, room), f"shared memory of {kernel}")
+            self._functions[kernel, large] = function
+        return self._functions[kernel, large]
+
+    # ---- graphs ------------------------------------------------------------------------------------------------
+
+    def record(self, launches: Sequence[Launch]) -> Any:
+        """A graph by stream capture; its programmatic edges come from the launches' attributes."""
+        cuda = self._cuda
+        self.prepare([launch.kernel for launch in launches])
+        for launch in launches:
+            self._function(launch.kernel, launch.shared)
+        check(
+            cuda.cuStreamBeginCapture(
+                self._stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+            )
+        )
+        try:
+            for launch in launches:
+                self.launch(launch)
+        finally:
+            graph = check(cuda.cuStreamEndCapture(self._stream), "recording")
+        executable = check(cuda.cuGraphInstantiate(graph, 0), "instantiating a graph")
+        check(cuda.cuGraphDestroy(graph))
+        check(cuda.cuGraphUpload(executable, self._stream))
+        return executable
+
+    def replay(self, graph: Any) -> None:
+        """Starts a graph."""
+        check(self._cuda.cuGraphLaunch(graph, self._stream), "replaying")
+
+    def synchronize(self) -> None:
+        """Waits for the stream."""
+        check(self._cuda.cuStreamSynchronize(self._stream), "waiting")
+
+    def mark(self) -> Any:
+        """An event on the stream."""
+        event = check(self._cuda.cuEventCreate(0))
+        check(self._cuda.cuEventRecord(event, self._stream))
+        return event
+
+    def elapsed(self, first: Any, last: Any) -> float:
+        """Microseconds between two events."""
+        return 1000.0 * float(check(self._cuda.cuEventElapsedTime(first, last)))
+
+    # ---- what the machine is -----------------------------------------------------------------------------------
+
+    def _check_version(self) -> None:
+        found = int(check(self._cuda.cuDriverGetVersion()))
+        wanted = kernel_compiler.version()[0]
+        if found // 1000 < wanted:
+            raise DeviceError(
+                f"the NVIDIA driver serves CUDA {found // 1000}.{found % 1000 // 10}, the compiler is of CUDA {wanted}: "
+                f"update the driver, or install strata-engine[cuda{found // 1000}]"
+            )
+
+    def _read_properties(self) -> DeviceProperties:
+        a = self._cuda.CUdevice_attribute
+        major, minor, processors, shared, l2 = (
+            int(check(self._cuda.cuDeviceGetAttribute(key, self._device)))
+            for key in (
+                a.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                a.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                a.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                a.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+                a.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE,
+            )
+        )
+        name = check(self._cuda.cuDeviceGetName(128, self._device)).split(b"\0")[0].decode()
+        memory = int(check(self._cuda.cuDeviceTotalMem(self._device)))
+        return DeviceProperties(name, f"sm_{major}{minor}", processors, memory, shared, l2)
+
+    def _warn_of_others(self, device: int) -> None:
+        free, total = check(self._cuda.cuMemGetInfo())
+        taken = total - free - (1 << 30)  # a context and its modules take up to a GiB
+        if taken > 0:
+            log.logger(__name__).warning(
+                "other processes hold about %.1f of %.1f GiB of GPU %d",
+                (total - free) / 2**30,
+                total / 2**30,
+                device,
+            )
