@@ -188,5 +188,5 @@ extern "C" __global__ void __launch_bounds__(1024) sample_choose(STRATA_PLANES) 
   if (threadIdx.x != 0) return;
   const int id = static_cast<int>(topk_index(state.choice));
   out_ids[r] = id;
-  out_logprob[r] = (penalised_logit(row, id) - best) - log_total;
+  out_logprob[r] = ((penalised_logit(row, id) - best) + 0.0f) - log_total;  // best lost the sign of a zero
 }
