@@ -1,0 +1,91 @@
+// Rows of a step by sequence, rings of rows by position, pages, taps and rotary positions: what kernels with state share.
+#pragma once
+
+#include "op.cuh"
+#include "step.cuh"
+
+namespace strata {
+
+constexpr int kRingRows = 64;   // ops/step.py RING_ROWS
+constexpr int kMaxTaps = 4;     // ops/step.py MAX_TAPS
+constexpr int kPageCells = 64;  // ops/step.py PAGE_CELLS
+
+__device__ __forceinline__ int ring_row(int position) { return position & (kRingRows - 1); }
+
+// The step's rows: consecutive rows of one sequence have consecutive positions.
+struct StepRows {
+  const int *positions, *sequences;
+  int live, slots;  // sequences are below `slots`
+
+  __device__ __forceinline__ bool valid(int row) const {
+    return sequences[row] >= 0 && sequences[row] < slots && positions[row] >= 0;
+  }
+  // Whether row r exists and belongs to `sequence`.
+  __device__ __forceinline__ bool same(int r, int sequence) const {
+    return r >= 0 && r < live && sequences[r] == sequence;
+  }
+  __device__ __forceinline__ bool begins(int row) const { return row == 0 || sequences[row - 1] != sequences[row]; }
+  // Rows of the group that begins at `row`; all lanes of a warp call it together.
+  __device__ __forceinline__ int group_rows(int row) const {
+    const int sequence = sequences[row];
+    for (int first = row + 1; first < live; first += 32) {
+      const unsigned other = ~__ballot_sync(kFullWarp, same(first + lane_id(), sequence));
+      if (other) return first + __ffs(other) - 1 - row;
+    }
+    return live - row;
+  }
+};
+
+// Slot that tap i writes for a group of `rows` rows from `position` on, or -1.
+__device__ __forceinline__ int tap_slot(const int* tap_positions, const int* tap_slots, int i, int position, int rows) {
+  return tap_positions[i] > position && tap_positions[i] <= position + rows ? tap_slots[i] : -1;
+}
+
+struct Pages {
+  const int* table;  // [sequences, per_sequence]
+  int per_sequence, count;
+
+  // Page of cells [64 p, 64 p + 64), or -1 where p or the page lies outside.
+  __device__ __forceinline__ int page(int sequence, int p) const {
+    if (p < 0 || p >= per_sequence) return -1;
+    const int id = table[static_cast<size_t>(sequence) * per_sequence + p];
+    return id >= 0 && id < count ? id : -1;
+  }
+};
+
+struct Rotary {
+  const float* table;  // [max_positions, pairs, 2]: cos, sin
+  const int* axes;     // [pairs], 0 to 2
+  int pairs, max_positions;
+
+  __device__ __forceinline__ bool valid(const int* positions) const {
+    bool inside = true;
+    for (int i = 0; i < 3; ++i) inside &= positions[i] >= 0 && positions[i] < max_positions;
+    return inside;
+  }
+};
+
+// One warp: 1 / sqrt(mean(x^2) + eps).
+__device__ __forceinline__ float warp_norm_inverse(const float* x, int width, float eps) {
+  return div32(1.0f, sqrt32(div32(warp_dot(x, x, width), static_cast<float>(width)) + eps));
+}
+
+// One warp: RMS norm of x, then rotation of its first 2 * pairs values: pair i is (i, i + pairs).
+__device__ __forceinline__ void norm_rotate(const float* x, const float* weight, int dim, float eps, const Rotary& rotary,
+                                            const int* positions, float* out) {
+  const float inverse = warp_norm_inverse(x, dim, eps);
+  for (int i = lane_id(); i < dim; i += 32) {
+    const float value = (x[i] * inverse) * weight[i];
+    if (i >= 2 * rotary.pairs) {
+      out[i] = value;
+    } else if (i < rotary.pairs) {
+      const float* angle = rotary.table + (static_cast<size_t>(positions[rotary.axes[i]]) * rotary.pairs + i) * 2;
+      const int j = i + rotary.pairs;
+      const float other = (x[j] * inverse) * weight[j];
+      out[i] = fma32(value, angle[0], -(other * angle[1]));
+      out[j] = fma32(other, angle[0], value * angle[1]);
+    }
+  }
+}
+
+}  // namespace strata

@@ -1,0 +1,105 @@
+// Hyper-connections over rows of `streams` streams of `width` values, norms of slices, and copies of columns.
+// One thread a value; grouped_norm one warp a slice.
+#include "rows.cuh"
+
+using namespace strata;
+
+// Index of this thread's value among live * width, and whether there is one.
+struct Place {
+  int row, column;
+  bool live;
+  __device__ __forceinline__ Place(const int* rows, int width) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    row = i / width, column = i % width, live = row < *rows;
+  }
+};
+
+extern "C" {
+
+__global__ void grouped_norm(const int* live, const float* x, const float* weight, float* out, int width, int groups, float eps) {
+  dependency_launch();
+  dependency_wait();
+  const int u = blockIdx.x * (blockDim.x / 32) + warp_id(), slice = width / groups;
+  if (u >= *live * groups) return;
+  x += static_cast<size_t>(u) * slice, out += static_cast<size_t>(u) * slice, weight += u % groups * slice;
+  const float inverse = warp_norm_inverse(x, slice, eps);
+  for (int i = lane_id(); i < slice; i += 32) out[i] = (x[i] * inverse) * weight[i];
+}
+
+__global__ void stream_tile(const int* live, const float* x, float* out, int width, int streams) {
+  dependency_launch();
+  dependency_wait();
+  const Place at(live, width);
+  if (!at.live) return;
+  const float value = x[static_cast<size_t>(at.row) * width + at.column];
+  for (int c = 0; c < streams; ++c) out[(static_cast<size_t>(at.row) * streams + c) * width + at.column] = value;
+}
+
+__global__ void scaled_silu(const int* live, const float* x, float* out, int width, int divisor) {
+  dependency_launch();
+  dependency_wait();
+  const Place at(live, width);
+  const size_t i = static_cast<size_t>(at.row) * width + at.column;
+  if (at.live) out[i] = silu32(div32(x[i], static_cast<float>(divisor)));
+}
+
+// Mean over streams of sigmoid(gate) x.
+__global__ void stream_mix(const int* live, const float* x, const float* gate, float* out, int width, int streams) {
+  dependency_launch();
+  dependency_wait();
+  const Place at(live, width);
+  if (!at.live) return;
+  float total = 0.0f;
+  for (int c = 0; c < streams; ++c) {
+    const size_t i = (static_cast<size_t>(at.row) * streams + c) * width + at.column;
+    total = fma32(sigmoid32(gate[i]), x[i], total);
+  }
+  out[static_cast<size_t>(at.row) * width + at.column] = div32(total, static_cast<float>(streams));
+}
+
+__global__ void stream_write(const int* live, const float* residual, const float* y, const float* inject, float* out, int width,
+                             int streams) {
+  dependency_launch();
+  dependency_wait();
+  const Place at(live, width);
+  if (!at.live) return;
+  const float value = y[static_cast<size_t>(at.row) * width + at.column];
+  for (int c = 0; c < streams; ++c) {
+    const float weight = 2.0f * sigmoid32(div32(inject[at.row * streams + c], static_cast<float>(streams)));
+    const size_t i = (static_cast<size_t>(at.row) * streams + c) * width + at.column;
+    out[i] = fma32(weight, value, residual[i]);
+  }
+}
+
+__global__ void copy_columns(const int* live, const float* x, float* out, int x_width, int out_width, int column, int out_column,
+                             int width) {
+  dependency_launch();
+  dependency_wait();
+  const Place at(live, width);
+  if (at.live)
+    out[static_cast<size_t>(at.row) * out_width + out_column + at.column] =
+        x[static_cast<size_t>(at.row) * x_width + column + at.column];
+}
+
+// out = fma(weight_r, row r of experts, out), ranks ascending from +0.
+__global__ void combine(const int* live, const float* expert_rows, const float* weights, float* out, int width, int k) {
+  dependency_launch();
+  dependency_wait();
+  const Place at(live, width);
+  if (!at.live) return;
+  float total = 0.0f;
+  for (int r = 0; r < k; ++r)
+    total = combine_step(weights[at.row * k + r], expert_rows[(static_cast<size_t>(at.row) * k + r) * width + at.column], total);
+  out[static_cast<size_t>(at.row) * width + at.column] = total;
+}
+
+// x + sigmoid(gate) * y, the gate one value a row.
+__global__ void gated_add(const int* live, const float* x, const float* y, const float* gate, float* out, int width) {
+  dependency_launch();
+  dependency_wait();
+  const Place at(live, width);
+  const size_t i = static_cast<size_t>(at.row) * width + at.column;
+  if (at.live) out[i] = fma32(sigmoid32(gate[at.row]), y[i], x[i]);
+}
+
+}  // extern "C"
