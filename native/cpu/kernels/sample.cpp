@@ -316,7 +316,7 @@ uint32_t sample_row(const Row& row, int32_t* out_id, float* out_logprob) {
   if (row.mask != nullptr) apply_mask(row.mask, d, row.vocab);
   const float best = largest(d, n);
   if (float_bits(best) == (kInfinity | 0x80000000u)) return kFaultNoToken;
-  const float log_total = log32(to_distances(d, n, best));
+  const float log_total = log32(to_distances(d, n, best + 0.0f));  // from -0, +0 would lie at -0, the largest key
   int32_t id = first_zero(d, n);
   if (row.p.temperature > 0.0f) {
     const bool sorted = row.p.top_k > 0 || row.p.top_p < 1.0f;

@@ -29,8 +29,11 @@ class LoadedModel:
     kv_bytes_per_cell: int
 
 
-def load_model(path: Path, options: EngineOptions, draft: Path | None = None) -> LoadedModel:
-    """Opens, checks, plans and lowers; `draft`: the file of the draft layer, the model's own or another."""
+def load_model(
+    path: Path, options: EngineOptions, draft: Path | None = None, backend: Backend | None = None
+) -> LoadedModel:
+    """Opens, checks, plans and lowers; `draft`: the file of the draft layer, the model's own or another; `backend`: in
+    the place of the one that the options name."""
     file = open_model(path)
     model = models.load(file) if draft is None else _with_draft(file, draft)
     kv: KVType = options.kv  # type: ignore[assignment]  # config checks it
@@ -39,7 +42,7 @@ def load_model(path: Path, options: EngineOptions, draft: Path | None = None) ->
     limits = Limits(max_model_len, options.max_num_seqs, cutter.chunk_rows)
     pages = limits.max_num_seqs * -(-limits.max_model_len // PAGE_CELLS)
     state = StatePool.create(model.state_shape(), pages, limits.max_num_seqs, kv)
-    runner = Runner(model, _backend(options), state, limits)
+    runner = Runner(model, backend or _backend(options), state, limits)
     return LoadedModel(file, model, runner, cutter, runner.weight_bytes_per_token, state.cell_bytes)
 
 

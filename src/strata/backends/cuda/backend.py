@@ -5,7 +5,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.backends.cuda import lower_dense  # noqa: F401  (they register their rules)
+from strata.backends.cuda import (  # noqa: F401  (they register their rules)
+    lower_attention,
+    lower_dense,
+    lower_linear,
+    lower_sample,
+)
 from strata.backends.cuda.driver import Driver, Launch
 from strata.backends.cuda.inputs import StepInputs
 from strata.backends.cuda.lower import Context, lower
@@ -81,7 +86,7 @@ class CudaBackend:
             self._weights.address,
             self._weights.expert_table,
             self._workspace.take,
-            self._workspace.counter,
+            self._workspace.counters,
             self._faults.address,
         )
 
@@ -110,7 +115,6 @@ class Workspace:
     def __init__(self, driver: Driver, slab_bytes: int):
         self._driver = driver
         self._counters = Slabs(driver, 1 << 16)
-        self._counter, self._counters_left = 0, 0
         self._base = self._size = self._used = 0
         self._least = slab_bytes // 4
 
@@ -127,10 +131,6 @@ class Workspace:
         address, self._used = self._base + self._used, self._used + wanted
         return address
 
-    def counter(self) -> int:
-        """A zeroed uint32, for one op for good."""
-        if not self._counters_left:
-            self._counter, self._counters_left = self._counters.take(256), 64
-        address = self._counter
-        self._counter, self._counters_left = self._counter + 4, self._counters_left - 1
-        return address
+    def counters(self, count: int) -> int:
+        """So many zeroed uint32, for one op for good."""
+        return self._counters.take(4 * count)

@@ -26,7 +26,9 @@ class Context:
     weight: Callable[[Weight, str], int]  # address in that layout; placed at the first call
     experts: Callable[[Weight], int]  # uint64 [num_experts], each the address of one expert's packed bytes
     scratch: Callable[[int], int]  # address of so many bytes that live from the call to the op's last launch
-    counter: Callable[[], int]  # address of a zeroed uint32 of this op's own; the kernel leaves it zero
+    counters: Callable[
+        [int], int
+    ]  # address of so many zeroed uint32 of this op's own; kernels leave them zero
     faults: int  # u32 [32], mapped: fault bit i is reported by storing 1 at [i]
 
     def live(self, buffer: Buffer) -> np.uint64:
@@ -85,7 +87,7 @@ def launch(
     return Launch(kernel, (x, y, z), block, tuple(args), shared, dependent, cluster)
 
 
-def type_macro(fmt: Format, name: str = "STRATA_TYPE") -> tuple[str, str]:
+def type_macro(fmt: Format, name: str = "STRATA_TYPE") -> tuple[str, str | int]:
     """The macro that names a block format: an enumerator of QuantType."""
     return name, f"QuantType::{fmt.name}"
 

@@ -32,7 +32,7 @@ _CAUSES = {
     "CUDA_ERROR_HARDWARE_STACK_ERROR": "the GPU reported a hardware error; its context is lost",
     "CUDA_ERROR_UNKNOWN": "the GPU does not answer; it may have fallen off the bus",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernel image does not fit this GPU",
-    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the driver is older than the compiler; update it, or install the extra cuda12",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the driver is older than the compiler; update it, or install cuda12",
 }
 
 
@@ -244,7 +244,7 @@ class NvidiaDriver:
         wanted = kernel_compiler.version()[0]
         if found // 1000 < wanted:
             raise DeviceError(
-                f"the NVIDIA driver serves CUDA {found // 1000}.{found % 1000 // 10}, the compiler is of CUDA {wanted}: "
+                f"the NVIDIA driver serves CUDA {found // 1000}.{found % 1000 // 10}, the compiler is {wanted}'s: "
                 f"update the driver, or install strata-engine[cuda{found // 1000}]"
             )
 

@@ -13,7 +13,8 @@ extern "C" __global__ void __launch_bounds__(256) attention(
   constexpr int H = STRATA_HEADS;
   __shared__ SplitScratch<H> s;
   __shared__ bool last_block;
-  extern __shared__ __align__(16) float queries[];  // [H][head_dim]
+  STRATA_DYNAMIC_SHARED(shared);
+  float* queries = reinterpret_cast<float*>(shared);  // [H][head_dim]
   dependency_launch();
   dependency_wait();
   const int row = row0 + blockIdx.z;

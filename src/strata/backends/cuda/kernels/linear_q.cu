@@ -9,7 +9,7 @@ extern "C" __global__ void __launch_bounds__(256) linear_q(const int* live, cons
                                                            const uint8_t* w, float* y, int k, int n) {
   constexpr QuantType T = STRATA_TYPE;
   constexpr int M = STRATA_ROWS, segs = STRATA_SEGMENTS, per_warp = 32 / segs;
-  extern __shared__ __align__(16) uint8_t shared[];
+  STRATA_DYNAMIC_SHARED(shared);
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
   float* scratch = reinterpret_cast<float*>(table + Packed<T>::kTableWords);
   const StagedRows a = staged_rows<M, segs>(reinterpret_cast<uint8_t*>(scratch + blockDim.x * M), k);

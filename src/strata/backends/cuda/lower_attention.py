@@ -1,0 +1,63 @@
+"""Lowering rules of keys and values: storing cells, dense attention."""
+
+from strata.backends.cuda.driver import Launch
+from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer
+from strata.backends.cuda.lower_dense import THREADS, rows_of, warps
+from strata.ops.arithmetic import ATTENTION_SPLIT
+from strata.ops.attention import Attention
+from strata.ops.kv_store import KV_GROUP, KvStore
+from strata.ops.step import PAGE_CELLS
+
+KV_TYPES = {"f32": 0, "f16": 1, "i8": 2}
+_HEADS = 4  # query heads that a thread block may take
+_RESULT_BYTES = 128 << 20  # of splits; rows beyond it wait for the next launch
+_WORKERS = 4  # thread blocks a multiprocessor
+
+
+@lower.register
+def _(op: KvStore, at: Context) -> list[Launch]:
+    num_pages, kv_heads, _, head_dim = op.k_pool.shape
+    step = at.at(op.positions, op.sequences, op.page_table, op.k, op.v)
+    pools = at.at(op.k_pool, op.v_pool, op.k_scales, op.v_scales)
+    sizes = ints(kv_heads, head_dim, op.page_table.shape[1], KV_TYPES[op.k_pool.dtype], num_pages)
+    groups = -(-head_dim // min(KV_GROUP, head_dim))
+    grid = warps(rows_of(op.k, at) * kv_heads * groups * 2)
+    args = [at.live(op.k), *step, *pools, pointer(at.faults), *sizes]
+    return [launch("kv_store.cu", "kv_store", grid, 128, args)]
+
+
+@lower.register
+def _(op: Attention, at: Context) -> list[Launch]:
+    num_pages, kv_heads, _, head_dim = op.k_pool.shape
+    pages, rows, group = op.page_table.shape[1], rows_of(op.q, at), op.heads // kv_heads
+    cells = pages * PAGE_CELLS
+    splits = _splits(cells, op.window)
+    heads = min(_HEADS, group)
+    per_row = op.heads * splits * (head_dim + 2) * 4
+    at_once = max(1, min(rows, _RESULT_BYTES // per_row))
+    results = at.scratch(at_once * per_row)
+    parts = kv_heads * -(-group // heads)
+    arrived = at.counters(rows * parts)
+    workers = max(1, min(splits, -(-_WORKERS * at.properties.multiprocessors // (at_once * parts))))
+    head = [at.live(op.q), *at.at(op.positions, op.sequences, op.page_table, op.q, op.k_pool, op.v_pool)]
+    head += [*at.at(op.k_scales, op.v_scales, op.out), pointer(results), pointer(arrived), pointer(at.faults)]
+    head += ints(op.heads, kv_heads, head_dim, pages, op.window, num_pages)
+    macros = [("STRATA_KV", KV_TYPES[op.k_pool.dtype]), ("STRATA_HEADS", heads)]
+    return [
+        launch(
+            "attention.cu",
+            "attention",
+            (workers, parts, min(at_once, rows - row)),
+            THREADS,
+            [*head, *ints(row, splits), *floats(op.scale)],
+            macros=macros,
+            shared=heads * head_dim * 4,
+        )
+        for row in range(0, rows, at_once)
+    ]
+
+
+def _splits(cells: int, window: int) -> int:
+    """Most splits that a row's visible cells touch; a window may begin inside one."""
+    seen = min(window + ATTENTION_SPLIT - 1, cells) if window else cells
+    return -(-seen // ATTENTION_SPLIT)

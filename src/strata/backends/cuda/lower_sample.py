@@ -1,0 +1,32 @@
+"""Lowering rules of sampling and of its results."""
+
+from strata.backends.cuda.driver import Launch
+from strata.backends.cuda.lower import Context, ints, launch, lower, pointer
+from strata.backends.cuda.lower_dense import THREADS, rows_of
+from strata.ops.publish import Publish
+from strata.ops.sample import Sample
+
+_CHUNK = 2048  # kSampleChunk of sample.cuh
+_STATE_WORDS = 4  # of RowState
+
+
+@lower.register
+def _(op: Sample, at: Context) -> list[Launch]:
+    rows, vocab = rows_of(op.logits, at), op.logits.shape[-1]
+    inputs = (op.logits, op.positions, op.params, op.counts, op.masks, op.bias_ids, op.bias_values)
+    planes = [pointer(at.scratch(4 * rows * vocab)) for _ in range(3)]
+    states, faults = pointer(at.counters(_STATE_WORDS * rows)), pointer(at.faults)
+    args = [at.live(op.out_ids), *at.at(*inputs), *planes, states, faults]
+    args += [*at.at(op.out_ids, op.out_logprob), *ints(vocab)]
+    grid = -(-vocab // _CHUNK), rows
+    return [
+        launch("sample.cu", "sample_scores", grid, THREADS, args),
+        launch("sample.cu", "sample_distances", grid, THREADS, args),
+        launch("sample.cu", "sample_choose", rows, 1024, args),
+    ]
+
+
+@lower.register
+def _(op: Publish, at: Context) -> list[Launch]:
+    args = [at.live(op.ids), *at.at(op.step, op.ids, op.logprobs, op.ring), pointer(at.faults)]
+    return [launch("publish.cu", "publish", 1, 64, [*args, *ints(*op.ring.shape)])]
