@@ -39,7 +39,7 @@ _CAUSES = {
 def bindings() -> Any:
     """cuda-bindings' driver module; DeviceError in one line where it is not installed."""
     try:
-        from cuda.bindings import driver  # noqa: PLC0415  (optional: only a GPU needs it)
+        from cuda.bindings import driver
     except ImportError:
         raise DeviceError(
             "cuda-bindings is not installed; install strata-engine[cuda13], or [cuda12]"

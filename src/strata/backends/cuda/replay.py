@@ -43,11 +43,15 @@ class CudaReplay:
 
     def check(self) -> None:
         """Raises what kernels reported since the last check."""
-        reported = self._faults.array.view(np.uint32)
-        if reported.any():
-            bits = sum(1 << i for i, seen in enumerate(reported) if seen)
-            reported[:] = 0
+        if bits := self.reported():
             raise_fault(bits, self._program)
+
+    def reported(self) -> int:
+        """Fault bits (native/cpu/op.h) reported since they were last read."""
+        seen = self._faults.array.view(np.uint32)
+        bits = sum(1 << i for i, fault in enumerate(seen) if fault)
+        seen[:] = 0
+        return bits
 
     @property
     def launches(self) -> list[Launch]:
