@@ -8,8 +8,12 @@ from numpy.typing import NDArray
 from strata.backends.cuda import (  # noqa: F401  (they register their rules)
     lower_attention,
     lower_dense,
+    lower_heads,
     lower_linear,
+    lower_moe,
     lower_sample,
+    lower_sparse,
+    lower_state,
 )
 from strata.backends.cuda.driver import Driver, Launch
 from strata.backends.cuda.inputs import StepInputs

@@ -47,7 +47,7 @@ __global__ void index_keys(const int* live, const int* positions, const int* seq
   const int position = positions[r], sequence = sequences[r];
   if (!rows.valid(r) || position % ratio != ratio - 1) return;
   const Rotary rotate{table, axes, rotary / 2, max_positions};
-  const int page = Pages{page_table, pages_per_seq, num_pages}.page(sequence, position / kPageCells);
+  const int page = page_id(page_table, pages_per_seq, num_pages, sequence, position / kPageCells);
   const int first = r - (ratio - 1), start = position - (ratio - 1);
   const int* place = rows.same(first, sequence) ? rope_positions + first * 3
                                                 : cells + (static_cast<size_t>(sequence) * kRingRows + ring_row(start)) * 3;

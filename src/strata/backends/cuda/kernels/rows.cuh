@@ -1,14 +1,14 @@
 // Rows of a step by sequence, rings of rows by position, pages, taps and rotary positions: what kernels with state share.
 #pragma once
 
+#include "kv.cuh"
 #include "op.cuh"
 #include "step.cuh"
 
 namespace strata {
 
-constexpr int kRingRows = 64;   // ops/step.py RING_ROWS
-constexpr int kMaxTaps = 4;     // ops/step.py MAX_TAPS
-constexpr int kPageCells = 64;  // ops/step.py PAGE_CELLS
+constexpr int kRingRows = 64;  // ops/step.py RING_ROWS
+constexpr int kMaxTaps = 4;    // ops/step.py MAX_TAPS
 
 __device__ __forceinline__ int ring_row(int position) { return position & (kRingRows - 1); }
 
@@ -40,18 +40,6 @@ struct StepRows {
 __device__ __forceinline__ int tap_slot(const int* tap_positions, const int* tap_slots, int i, int position, int rows) {
   return tap_positions[i] > position && tap_positions[i] <= position + rows ? tap_slots[i] : -1;
 }
-
-struct Pages {
-  const int* table;  // [sequences, per_sequence]
-  int per_sequence, count;
-
-  // Page of cells [64 p, 64 p + 64), or -1 where p or the page lies outside.
-  __device__ __forceinline__ int page(int sequence, int p) const {
-    if (p < 0 || p >= per_sequence) return -1;
-    const int id = table[static_cast<size_t>(sequence) * per_sequence + p];
-    return id >= 0 && id < count ? id : -1;
-  }
-};
 
 struct Rotary {
   const float* table;  // [max_positions, pairs, 2]: cos, sin

@@ -11,13 +11,14 @@ constexpr int kSelectThreads = 512;
 __device__ __forceinline__ uint32_t rank_bits(float score) { return static_cast<uint32_t>(topk_key(score, 0) >> 32); }
 
 struct Scorer {
-  Pages pages;
+  const int* page_table;
+  int pages_per_seq, num_pages;
   const float *q, *pooled;  // q [heads, dim] of the row
   int heads, dim, per_page;
 
   // One warp: sum over heads, ascending, of max(q . key, 0).
   __device__ __forceinline__ float score(int sequence, int block, uint32_t* faults) const {
-    const int page = pages.page(sequence, block / per_page);
+    const int page = page_id(page_table, pages_per_seq, num_pages, sequence, block / per_page);
     if (page < 0) {
       report(faults, kFaultRange);
       return 0.0f;
@@ -106,7 +107,7 @@ __global__ void block_scores(const int* live, const int* positions, const int* s
   const int blocks = (positions[row] + 1) / ratio;
   if (blocks <= budget) return;
   if (blocks > stride) return report(faults, kFaultRange);
-  const Scorer scorer{{page_table, pages_per_seq, num_pages}, q + static_cast<size_t>(row) * heads * dim, pooled, heads, dim, kPageCells / ratio};
+  const Scorer scorer{page_table, pages_per_seq, num_pages, q + static_cast<size_t>(row) * heads * dim, pooled, heads, dim, kPageCells / ratio};
   const int step = gridDim.x * (blockDim.x / 32);
   for (int b = blockIdx.x * (blockDim.x / 32) + warp_id(); b < blocks; b += step) {
     const float score = sequences[row] < 0 ? 0.0f : scorer.score(sequences[row], b, faults);
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(kSelectThreads) rank_blocks(const int* live, c
     } else if (blocks <= budget) {
       for (int i = threadIdx.x; i < blocks; i += blockDim.x) chosen[i] = i;
     } else {
-      const Scorer scorer{{page_table, pages_per_seq, num_pages}, q + static_cast<size_t>(row) * heads * dim, pooled, heads, dim, kPageCells / ratio};
+      const Scorer scorer{page_table, pages_per_seq, num_pages, q + static_cast<size_t>(row) * heads * dim, pooled, heads, dim, kPageCells / ratio};
       for (int b = warp_id(); b < blocks; b += static_cast<int>(blockDim.x) / 32) {
         const float score = scorer.score(sequences[row], b, faults);
         if (lane_id() == 0) scores[b] = score;

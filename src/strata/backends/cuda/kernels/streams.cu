@@ -1,4 +1,4 @@
-// Hyper-connections over rows of `streams` streams of `width` values, norms of slices, and copies of columns.
+// Hyper-connections over rows of `streams` streams of `width` values, and norms of slices.
 // One thread a value; grouped_norm one warp a slice.
 #include "rows.cuh"
 
@@ -69,16 +69,6 @@ __global__ void stream_write(const int* live, const float* residual, const float
     const size_t i = (static_cast<size_t>(at.row) * streams + c) * width + at.column;
     out[i] = fma32(weight, value, residual[i]);
   }
-}
-
-__global__ void copy_columns(const int* live, const float* x, float* out, int x_width, int out_width, int column, int out_column,
-                             int width) {
-  dependency_launch();
-  dependency_wait();
-  const Place at(live, width);
-  if (at.live)
-    out[static_cast<size_t>(at.row) * out_width + out_column + at.column] =
-        x[static_cast<size_t>(at.row) * x_width + column + at.column];
 }
 
 // out = fma(weight_r, row r of experts, out), ranks ascending from +0.

@@ -1,0 +1,103 @@
+"""Lowering rules of ops with a state of their own: convolutions, the delta rule, n-grams, index keys."""
+
+import math
+
+from strata.backends.cuda.driver import Arg, Launch
+from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer, type_macro
+from strata.backends.cuda.lower_heads import THREADS, by_value, by_warp
+from strata.ops.conv import CausalConv
+from strata.ops.delta_rule import DeltaChunk, DeltaRule, DeltaSettle
+from strata.ops.index_keys import CellPositions, IndexKeys
+from strata.ops.ngram import NgramGate, NgramRows, TableRows
+from strata.ops.step import MAX_STEP_ROWS, PAGE_CELLS
+
+_COLUMN_WARPS = 8
+
+
+@lower.register
+def _(op: CausalConv, at: Context) -> list[Launch]:
+    channels, kernel = op.weight.shape
+    step = (op.positions, op.sequences, op.tap_positions, op.tap_slots, op.x)
+    args = [at.live(op.x), *at.at(*step), *at.raw(op.weight), *at.at(op.ring, op.out)]
+    args += [*ints(channels, kernel, op.dilation, *op.ring.shape[:2], int(op.tapped)), pointer(at.faults)]
+    grid = (-(-channels // THREADS), op.x.shape[0] if op.x.shape[0] <= MAX_STEP_ROWS and not op.tapped else 1)
+    return [launch("conv.cu", "causal_conv", grid, THREADS, args)]
+
+
+@lower.register
+def _(op: DeltaSettle, at: Context) -> list[Launch]:
+    args = [at.live(op.positions), *at.at(op.positions, op.sequences, op.commits, op.state, op.pending)]
+    return _delta(op, at, args)
+
+
+@lower.register
+def _(op: DeltaRule, at: Context) -> list[Launch]:
+    args = [at.live(op.positions), *at.at(op.positions, op.sequences, op.commits, op.state, op.pending)]
+    return _delta(op, at, [*args, *at.at(op.qk, op.mixed, op.gates, op.out)])
+
+
+@lower.register
+def _(op: DeltaChunk, at: Context) -> list[Launch]:
+    args = [at.live(op.positions), *at.at(op.positions, op.sequences, op.commits, op.state, op.pending)]
+    rows = at.at(op.qk, op.mixed, op.gates, op.out, op.tap_positions, op.tap_slots)
+    slots, heads, value_dim, key_dim = op.state.shape
+    sizes = ints(op.key_heads, heads, value_dim, int(op.tiled), slots)
+    warps = math.gcd(value_dim, _COLUMN_WARPS)
+    args = [*args, *rows, *sizes, pointer(at.faults)]
+    macros = [("STRATA_KEY_DIM", key_dim)]
+    grid = (value_dim // warps, heads)
+    return [launch("delta_chunk.cu", "delta_chunk", grid, 32 * warps, args, macros=macros)]
+
+
+def _delta(op: DeltaSettle | DeltaRule, at: Context, args: list[Arg]) -> list[Launch]:
+    slots, heads, value_dim, key_dim = op.state.shape
+    sizes = ints(op.key_heads, heads, value_dim, int(op.tiled), slots)
+    grid = (-(-value_dim // _COLUMN_WARPS), heads, at.bucket)
+    macros = [("STRATA_KEY_DIM", key_dim)]
+    args = [*args, *sizes, pointer(at.faults)]
+    return [launch("delta.cu", op.kind, grid, 32 * _COLUMN_WARPS, args, macros=macros)]
+
+
+@lower.register
+def _(op: NgramRows, at: Context) -> list[Launch]:
+    step = (op.positions, op.sequences, op.tap_positions, op.tap_slots, op.tokens)
+    args = [at.live(op.out), *at.at(*step, op.multipliers, op.sizes, op.offsets, op.history, op.out)]
+    sizes = (op.multipliers.shape[0], op.sizes.shape[0], op.eos, op.history.shape[0], int(op.tapped))
+    return [launch("ngram.cu", "ngram_rows", 1, THREADS, [*args, *ints(*sizes), pointer(at.faults)])]
+
+
+@lower.register
+def _(op: TableRows, at: Context) -> list[Launch]:
+    (rows, width), n = op.weight.shape, op.index.shape[-1]
+    args = [at.live(op.out), *at.at(op.index), *at.raw(op.weight), *at.at(op.out)]
+    args += [*ints(width, rows, n), pointer(at.faults)]
+    blocks = op.out.shape[0] * n * width // op.weight.format.block_values
+    grid, macros = -(-blocks // THREADS), [type_macro(op.weight.format)]
+    return [launch("ngram.cu", "table_rows", grid, THREADS, args, macros=macros)]
+
+
+@lower.register
+def _(op: NgramGate, at: Context) -> list[Launch]:
+    width = op.value.shape[-1]
+    streams = op.key.shape[-1] // width
+    args = [at.live(op.out), *at.at(op.key, op.query, op.value, op.out), *ints(width, streams)]
+    return by_warp("ngram.cu", "ngram_gate", op.out.shape[0] * streams, [*args, *floats(width**-0.5)])
+
+
+@lower.register
+def _(op: CellPositions, at: Context) -> list[Launch]:
+    args = [at.live(op.positions), *at.at(op.positions, op.sequences, op.rope_positions, op.cells)]
+    args += [*ints(op.cells.shape[0]), pointer(at.faults)]
+    return by_value("index.cu", "cell_positions", at.bucket, args)
+
+
+@lower.register
+def _(op: IndexKeys, at: Context) -> list[Launch]:
+    step = at.at(op.positions, op.sequences, op.page_table, op.rope_positions, op.x)
+    pools = at.at(op.table, op.axes, op.cells, op.raw, op.pooled)
+    positions, pairs, _ = op.table.shape
+    num_pages, per_page, dim = op.pooled.shape
+    sizes = (dim, PAGE_CELLS // per_page, 2 * pairs, positions, op.page_table.shape[1], num_pages)
+    args = [at.live(op.x), *step, *at.raw(op.weight), *pools, *ints(*sizes, op.raw.shape[0])]
+    args += [*floats(op.eps), pointer(at.faults)]
+    return [launch("index.cu", "index_keys", op.x.shape[0], 32, args, shared=4 * dim)]
