@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import subprocess
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def _build(text: bytes, language: str, flags: list[str]) -> Path:
     kept = CACHE / f"{key}.so"
     if not kept.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        part = kept.with_suffix(f".{os.getpid()}")
+        part = kept.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
         command = ["g++", "-x", language, "-", "-shared", "-o", str(part), *flags]
         done = subprocess.run(command, input=text, capture_output=True, check=False)
         if done.returncode:

@@ -53,6 +53,14 @@ class CudaReplay:
         seen[:] = 0
         return bits
 
+    def timeline(self, repeats: int = 5) -> list[tuple[str, str, float]]:
+        """(op kind, kernel, microseconds) of every node of the whole program, with the inputs as they are now."""
+        nodes = [
+            (op.kind, n) for op, part in zip(self._program.ops, self._launches, strict=True) for n in part
+        ]
+        times = self._driver.timeline([n for _, n in nodes], repeats)
+        return [(kind, str(n.kernel), us) for (kind, n), us in zip(nodes, times, strict=True)]
+
     @property
     def launches(self) -> list[Launch]:
         """All nodes in order, the copy of inputs left out."""
