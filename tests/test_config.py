@@ -28,7 +28,7 @@ def test_defaults_are_valid_and_settings_frozen():
 def test_a_flag_counts_before_a_variable_and_that_before_the_default():
     variables = {"STRATA_THREADS": "3", "STRATA_CACHE_DTYPE": "f32"}
     found = EngineOptions.resolve({"threads": "2", "kv": None, "unrelated": "x"}, variables)
-    assert (found.threads, found.kv, found.backend) == (2, "f32", "cpu")
+    assert (found.threads, found.kv, found.backend) == (2, "f32", "auto")
 
 
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.name)

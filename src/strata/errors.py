@@ -30,4 +30,4 @@ class FaultError(StrataError):
 
 
 class DeviceError(StrataError):
-    """A GPU that is missing, too old, full, lost, or refuses a kernel; says which, with the compiler's or driver's words."""
+    """A GPU that is missing, too old, full, lost, or refuses a kernel; with the compiler's or driver's words."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import emulator
@@ -70,6 +71,16 @@ class EmulatedDriver:
 
     def elapsed(self, first: float, last: float) -> float:
         return (last - first) * 1e6
+
+    def timeline(self, launches: Sequence[Launch], repeats: int) -> list[float]:
+        seen = []
+        for _ in range(repeats):
+            marks = [self.mark()]
+            for launch in launches:
+                self.launch(launch)
+                marks.append(self.mark())
+            seen.append([self.elapsed(a, b) for a, b in pairwise(marks)])
+        return [float(x) for x in np.median(np.array(seen), axis=0)]
 
     def _run(self, launch: Launch, call: emulator.Call, watch: int) -> None:
         if watch == emulator.ENFORCE and not launch.dependent:

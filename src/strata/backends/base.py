@@ -9,6 +9,7 @@ from strata.errors import FaultError
 from strata.ops.buffers import Buffer
 from strata.ops.program import Program
 from strata.ops.sample import FAULT_NO_TOKEN, FAULT_NON_FINITE, FAULT_RANGE
+from strata.ops.step import Form
 
 FAULT_MEMORY = 8  # of native/cpu/op.h, as the bits that sampling's reference knows too
 
@@ -24,6 +25,7 @@ class Backend(Protocol):
     """Lowers programs onto memory of its own."""
 
     name: str
+    forms: tuple[Form, ...]  # of programs that it can lower
 
     def lower(self, program: Program) -> Replay:
         """Fixes kernels and addresses. Buffers shared between programs keep one place."""

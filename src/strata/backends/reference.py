@@ -9,12 +9,15 @@ from strata.errors import FaultError
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight
 from strata.ops.op import Q8, Arrays
 from strata.ops.program import Program
+from strata.ops.step import Form
 
 Mode = Literal["float", "contract"]
 
 
 class ReferenceBackend:
     """`float`: exact float32. `contract`: the int8 blocks and orders of docs/contract.md, bit for bit."""
+
+    forms: tuple[Form, ...] = ("step", "chunk")
 
     def __init__(self, mode: Mode):
         self.mode = mode

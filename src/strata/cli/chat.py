@@ -9,6 +9,7 @@ import typer
 from strata.cli import inputs
 from strata.cli.options import (
     Backend,
+    Device,
     FrequencyPenalty,
     Isa,
     Kv,
@@ -54,6 +55,7 @@ def chat(
     seed: Seed = None,
     logit_bias: LogitBias = None,
     stop: Stop = None,
+    device: Device = None,
     backend: Backend = None,
     threads: Threads = None,
     isa: Isa = None,

@@ -11,6 +11,7 @@ import typer
 from strata.cli import inputs
 from strata.cli.options import (
     Backend,
+    Device,
     Isa,
     Json,
     Kv,
@@ -42,6 +43,7 @@ def logits(
     model: Model,
     tokens: Annotated[Path, Tokens],
     out: Annotated[Path, Out],
+    device: Device = None,
     backend: Backend = None,
     threads: Threads = None,
     isa: Isa = None,
@@ -79,6 +81,7 @@ def perplexity(
     window_len: Annotated[
         str, count("--context", "Tokens of one window; each is read from nothing.")
     ] = "512",
+    device: Device = None,
     backend: Backend = None,
     threads: Threads = None,
     isa: Isa = None,

@@ -37,6 +37,7 @@ def _metavar(option: Option) -> str:
 Model = Annotated[
     Path, typer.Option("--model", "-m", metavar="FILE", help="GGUF file (of a split model: any part).")
 ]
+Device = Annotated[str | None, flag("device")]
 Backend = Annotated[str | None, flag("backend")]
 Threads = Annotated[str | None, flag("threads")]
 Isa = Annotated[str | None, flag("isa")]

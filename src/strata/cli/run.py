@@ -8,6 +8,7 @@ import typer
 from strata.cli import inputs
 from strata.cli.options import (
     Backend,
+    Device,
     FrequencyPenalty,
     Isa,
     Json,
@@ -62,6 +63,7 @@ def run(
     logit_bias: LogitBias = None,
     stop: Stop = None,
     no_special: Annotated[bool, NoSpecial] = False,
+    device: Device = None,
     backend: Backend = None,
     threads: Threads = None,
     isa: Isa = None,

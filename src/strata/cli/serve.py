@@ -8,7 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from strata import env, log
-from strata.cli.options import Backend, Isa, Kv, MaxContext, Prefill, Threads, check_variables, flag
+from strata.cli.options import (
+    Backend,
+    Device,
+    Isa,
+    Kv,
+    MaxContext,
+    Prefill,
+    Threads,
+    check_variables,
+    flag,
+)
 from strata.config import SETTINGS, EngineOptions, ServerOptions
 from strata.config.file import WITHOUT_EFFECT, read_config
 from strata.errors import UsageError
@@ -26,6 +36,7 @@ def serve(
     host: Annotated[str | None, flag("host")] = None,
     port: Annotated[str | None, flag("port")] = None,
     parallel: Annotated[str | None, flag("max_num_seqs")] = None,
+    device: Device = None,
     backend: Backend = None,
     threads: Threads = None,
     isa: Isa = None,

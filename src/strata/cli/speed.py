@@ -8,6 +8,7 @@ import typer
 
 from strata.cli.options import (
     Backend,
+    Device,
     Isa,
     Json,
     Kv,
@@ -29,6 +30,7 @@ def benchmark(
     prompt_len: Annotated[str, count("--prompt-len", "Tokens of the prompt.")] = "2048",
     gen_len: Annotated[str, count("--gen-len", "Tokens to generate.")] = "1024",
     rounds: Annotated[str, count("--rounds", "Rounds after the warm-up.")] = "3",
+    device: Device = None,
     backend: Backend = None,
     threads: Threads = None,
     isa: Isa = None,

@@ -8,6 +8,7 @@ the command line and its help are made from.
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -34,6 +35,8 @@ class Option:
     variable: str = ""  # where the TOML key alone would not tell
     aliases: tuple[str, ...] = ()  # flags that mean the same: names that other engines use
     choices: tuple[str, ...] = ()
+    pattern: str = ""  # of text that is no choice from a list, with `limits_text` to say it in words
+    limits_text: str = ""
     low: float = 0
     high: float = math.inf
     open_low: bool = False  # low itself is not allowed
@@ -53,7 +56,7 @@ class Option:
     def limits(self) -> str:
         """What is allowed, in words for help and errors; empty when anything is."""
         if self.choices or self.type is str:
-            return ", ".join(self.choices)
+            return self.limits_text or ", ".join(self.choices)
         above = f"{'above' if self.open_low else 'at least'} {_digits(self.low)}"
         below = f"{'below' if self.open_high else 'at most'} {_digits(self.high)}"
         return f"{above} and {below}" if math.isfinite(self.high) else above
@@ -65,8 +68,13 @@ class Option:
                 near = difflib.get_close_matches(str(value), self.choices, 1)
                 hint = f" (did you mean {near[0]}?)" if near else ""
                 raise UsageError(f"{self.flag} is {value}; it must be one of {self.limits}{hint}")
-        elif self.type is not str and not self._inside(value):
+        elif not self._matches(value):
             raise UsageError(f"{self.flag} is {value}; it must be {self.limits}")
+
+    def _matches(self, value: Any) -> bool:
+        if self.type is str:
+            return not self.pattern or re.fullmatch(self.pattern, value) is not None
+        return self._inside(value)
 
     def _inside(self, value: float) -> bool:
         low = value > self.low if self.open_low else value >= self.low
@@ -85,6 +93,8 @@ class Option:
         """A value of a TOML file; whole numbers stand for reals, nothing else is converted."""
         if self.type is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
+        if self.pattern and type(value) is int:
+            value = str(value)
         if type(value) is not self.type:
             raise UsageError(
                 f"{self.toml} is {value!r}; it must be {_KINDS[self.type]}"
@@ -143,12 +153,21 @@ class _Settings:
 class EngineOptions(_Settings):
     """How a model is run; none of these changes what the model is."""
 
+    device: str = _option(
+        "auto",
+        "--device",
+        "What computes; auto: the first GPU that can be used, else the CPU; N: GPU N.",
+        toml="gpu.device_id",
+        variable="DEVICE",
+        pattern=r"auto|cpu|cuda|(cuda:)?\d{1,3}",
+        limits_text="auto, cpu, cuda, cuda:N or N",
+    )
     backend: str = _option(
-        "cpu",
+        "auto",
         "--backend",
-        "cpu; reference (NumPy, plain float32); or contract (NumPy, the kernels' exact arithmetic).",
+        "auto: the device's kernels; reference: NumPy, plain float32; contract: NumPy, the kernels' arithmetic.",
         toml="infer.backend",
-        choices=("cpu", "reference", "contract"),
+        choices=("auto", "cpu", "reference", "contract"),
     )
     threads: int = _option(
         0,

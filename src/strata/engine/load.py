@@ -38,11 +38,13 @@ def load_model(
     model = models.load(file) if draft is None else _with_draft(file, draft)
     kv: KVType = options.kv  # type: ignore[assignment]  # config checks it
     max_model_len = fit_context(_Demand.of(model, options, kv), _context(model, options), options)
-    cutter = Cutter(min(options.prefill, -(-max_model_len // PAGE_CELLS) * PAGE_CELLS))
+    backend = backend or _backend(options)
+    prefill = min(options.prefill, -(-max_model_len // PAGE_CELLS) * PAGE_CELLS)
+    cutter = Cutter(prefill if "chunk" in backend.forms else 0)
     limits = Limits(max_model_len, options.max_num_seqs, cutter.chunk_rows)
     pages = limits.max_num_seqs * -(-limits.max_model_len // PAGE_CELLS)
     state = StatePool.create(model.state_shape(), pages, limits.max_num_seqs, kv)
-    runner = Runner(model, backend or _backend(options), state, limits)
+    runner = Runner(model, backend, state, limits)
     return LoadedModel(file, model, runner, cutter, runner.weight_bytes_per_token, state.cell_bytes)
 
 
@@ -96,6 +98,22 @@ def _backend(options: EngineOptions) -> Backend:
         return ReferenceBackend("float")
     if options.backend == "contract":
         return ReferenceBackend("contract")
+    if options.backend == "auto" and (gpu := _gpu(options)) is not None:
+        from strata.backends.cuda import open_gpu
+
+        return open_gpu(gpu)
     from strata.backends.cpu import CpuBackend  # the compiled extension is loaded only where it is used
 
     return CpuBackend(options.threads or hw.cpu_count(), options.isa)
+
+
+def _gpu(options: EngineOptions) -> int | None:
+    """The GPU that the options choose; None for the CPU."""
+    if options.device == "cpu":
+        return None
+    if options.device == "auto":
+        from strata.backends.cuda import gpu_count
+
+        return 0 if gpu_count() else None
+    number = options.device.removeprefix("cuda").removeprefix(":")
+    return int(number or 0)

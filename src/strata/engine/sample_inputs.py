@@ -10,7 +10,7 @@ from strata.backends import Backend
 from strata.engine.plan import ScheduledRows, StartedSequence
 from strata.engine.request import SamplingParams
 from strata.errors import UsageError
-from strata.ops import SampleBuffers, StepBuffers, count_output, count_prompt, pack_bias, sample_params
+from strata.ops import SampleBuffers, StepBuffers, count_prompt, pack_bias, sample_params
 
 MAX_BIASES = 1024  # a sequence
 
@@ -46,8 +46,9 @@ class SampleInputs:
         self._bias_values[begin : begin + len(ids)] = values
         counted = has_penalty(sampling)
         if counted:
-            self._counts[sequence] = 0
-            count_prompt(self._counts[sequence], started.prompt_token_ids)
+            counts = np.zeros(self._vocab, np.int32)
+            count_prompt(counts, started.prompt_token_ids)
+            self._counts[sequence] = counts
         self._records[sequence] = _record(
             sampling, count_slot=sequence if counted else -1, bias_begin=begin, bias_count=len(ids)
         )
@@ -62,7 +63,7 @@ class SampleInputs:
         """Counts the tokens that became output."""
         for scheduled, token in zip(rows, token_ids, strict=True):
             if self._records[scheduled.sequence]["count_slot"] >= 0:
-                count_output(self._counts[scheduled.sequence], [token])
+                self._counts[scheduled.sequence, token] += 2
 
 
 def has_penalty(sampling: SamplingParams) -> bool:

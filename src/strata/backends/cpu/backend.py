@@ -12,12 +12,14 @@ from strata.backends.cpu.lower import Addresses, lower
 from strata.errors import UnsupportedError
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.program import Program
+from strata.ops.step import Form
 
 
 class CpuBackend:
     """Owns the thread pool, one array per persistent buffer, and one arena that all programs share in turn."""
 
     name = "cpu"
+    forms: tuple[Form, ...] = ("step", "chunk")
 
     def __init__(self, threads: int, isa: str = "auto", cpus: list[int] | None = None):
         if isa != "auto":

@@ -1,5 +1,18 @@
 """The CUDA backend: op records become kernel launches, recorded once as graphs and replayed."""
 
-from strata.backends.cuda.backend import CudaBackend
+from pathlib import Path
 
-__all__ = ["CudaBackend"]
+from strata.backends.cuda.backend import CudaBackend
+from strata.backends.cuda.nvidia import NvidiaDriver, device_count
+
+__all__ = ["CudaBackend", "gpu_count", "open_gpu"]
+
+
+def gpu_count() -> int:
+    """GPUs that can be used: 0 without a driver, the bindings or a GPU."""
+    return device_count()
+
+
+def open_gpu(number: int) -> CudaBackend:
+    """The backend on a GPU; DeviceError in one line where it cannot be."""
+    return CudaBackend(NvidiaDriver(number, Path("~/.cache/strata/kernels").expanduser()))

@@ -23,6 +23,7 @@ from strata.backends.cuda.replay import CudaReplay
 from strata.backends.cuda.weights import WeightStore
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.program import Program
+from strata.ops.step import Form
 
 _INPUT_BYTES = 1 << 20
 _SLAB_BYTES = 64 << 20
@@ -32,6 +33,7 @@ class CudaBackend:
     """Owns one device's memory: weights, states, one arena that all programs share in turn, and step inputs."""
 
     name = "cuda"
+    forms: tuple[Form, ...] = ("step",)  # prompts are read in the step form
 
     def __init__(self, driver: Driver, slab_bytes: int = _SLAB_BYTES, input_bytes: int = _INPUT_BYTES):
         self.driver = driver

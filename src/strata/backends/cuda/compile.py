@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]  # done, of how many
 def nvrtc() -> Any:
     """The bindings; DeviceError in one line where the package or its library is missing."""
     try:
-        from cuda.bindings import nvrtc as found  # noqa: PLC0415  (optional: only a GPU needs it)
+        from cuda.bindings import nvrtc as found
 
         found.nvrtcVersion()
     except (ImportError, RuntimeError, OSError) as error:

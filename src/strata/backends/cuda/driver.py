@@ -117,3 +117,7 @@ class Driver(Protocol):
 
     def elapsed(self, first: Any, last: Any) -> float:
         """Microseconds between two events that have passed."""
+
+    def timeline(self, launches: Sequence[Launch], repeats: int) -> list[float]:
+        """Microseconds of each launch in a graph with an event after each: the median of some replays. Launches do not
+        overlap there, so that the sum is more than a replay takes."""

@@ -72,7 +72,12 @@ def _(op: GatedAdd, at: Context) -> list[Launch]:
 def _(op: HeadNormRope, at: Context) -> list[Launch]:
     head_dim, (positions, pairs, _) = op.weight.shape[0], op.table.shape
     heads = op.x.shape[-1] // op.stride
-    args = [at.live(op.out), *at.at(op.positions, op.table, op.axes, op.x), *at.raw(op.weight), *at.at(op.out)]
+    args = [
+        at.live(op.out),
+        *at.at(op.positions, op.table, op.axes, op.x),
+        *at.raw(op.weight),
+        *at.at(op.out),
+    ]
     args += [*ints(heads, head_dim, op.stride, 2 * pairs, positions), *floats(op.eps), pointer(at.faults)]
     return by_warp("heads.cu", "head_norm_rope", op.out.shape[0] * heads, args)
 
@@ -96,7 +101,12 @@ def _(op: GatedNorm, at: Context) -> list[Launch]:
 @lower.register
 def _(op: UnitHeads, at: Context) -> list[Launch]:
     head_dim = op.out.shape[-1] // (2 * op.heads)
-    args = [at.live(op.out), *at.at(op.x, op.out), *ints(op.heads, head_dim, op.x.shape[-1]), *floats(op.scale)]
+    args = [
+        at.live(op.out),
+        *at.at(op.x, op.out),
+        *ints(op.heads, head_dim, op.x.shape[-1]),
+        *floats(op.scale),
+    ]
     return by_warp("heads.cu", "unit_heads", op.out.shape[0] * 2 * op.heads, args)
 
 

@@ -74,7 +74,13 @@ def _(op: ExpertDown, at: Context) -> list[Launch]:
     experts, n, k = op.weight.shape
     s = _Shape(k, n, op.out.shape[0], at.bucket, experts, [op.weight.format])
     rows = [pointer(0), *at.q8(op.x)] if op.x.dtype == "q8" else [*at.at(op.x), *[pointer(0)] * 3]
-    args = [*at.at(op.pairs, op.offsets), *rows, pointer(at.experts(op.weight)), *at.raw(op.scale), *at.at(op.out)]
+    args = [
+        *at.at(op.pairs, op.offsets),
+        *rows,
+        pointer(at.experts(op.weight)),
+        *at.raw(op.scale),
+        *at.at(op.out),
+    ]
     args += ints(k, n, experts, int(s.by_expert))
     macros = [type_macro(op.weight.format), *s.macros]
     return [launch("moe.cu", "expert_down", s.grid, s.threads, args, macros=macros, shared=s.shared)]

@@ -64,7 +64,9 @@ def _attend(op: SparseAttention, at: Context, row: int) -> Launch:
     buffers = (op.positions, op.sequences, op.page_table, op.q, op.selected, op.k_pool, op.v_pool)
     args = [at.live(op.q), *at.at(*buffers, op.k_scales, op.v_scales, op.out)]
     args += [pointer(results), pointer(at.counters(rows * parts))]
-    args += ints(op.heads, kv_heads, head_dim, op.page_table.shape[1], num_pages, op.ratio, budget, row, splits)
+    args += ints(
+        op.heads, kv_heads, head_dim, op.page_table.shape[1], num_pages, op.ratio, budget, row, splits
+    )
     args += [*floats(op.scale), pointer(at.faults)]
     macros = [("STRATA_KV", _KV_TYPES[op.k_pool.dtype]), ("STRATA_HEADS", together)]
     grid = (splits, parts, rows)

@@ -1,7 +1,8 @@
 """The driver protocol on an NVIDIA GPU, over cuda-bindings' driver API: one device, its primary context, one stream."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ _CAUSES = {
 def bindings() -> Any:
     """cuda-bindings' driver module; DeviceError in one line where it is not installed."""
     try:
-        from cuda.bindings import driver  # noqa: PLC0415  (optional: only a GPU needs it)
+        from cuda.bindings import driver
     except ImportError:
         raise DeviceError(
             "cuda-bindings is not installed; install strata-engine[cuda13], or [cuda12]"
@@ -200,24 +201,41 @@ class NvidiaDriver:
 
     def record(self, launches: Sequence[Launch]) -> Any:
         """A graph by stream capture; its programmatic edges come from the launches' attributes."""
+        return self._capture(launches, lambda _: None)
+
+    def _capture(self, launches: Sequence[Launch], after: Callable[[int], None]) -> Any:
         cuda = self._cuda
         self.prepare([launch.kernel for launch in launches])
         for launch in launches:
             self._function(launch.kernel, launch.shared)
-        check(
-            cuda.cuStreamBeginCapture(
-                self._stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-            )
-        )
+        mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        check(cuda.cuStreamBeginCapture(self._stream, mode))
         try:
-            for launch in launches:
+            after(0)
+            for i, launch in enumerate(launches):
                 self.launch(launch)
+                after(i + 1)
         finally:
             graph = check(cuda.cuStreamEndCapture(self._stream), "recording")
         executable = check(cuda.cuGraphInstantiate(graph, 0), "instantiating a graph")
         check(cuda.cuGraphDestroy(graph))
         check(cuda.cuGraphUpload(executable, self._stream))
         return executable
+
+    def timeline(self, launches: Sequence[Launch], repeats: int) -> list[float]:
+        """Medians by events between nodes."""
+        cuda = self._cuda
+        events = [check(cuda.cuEventCreate(0)) for _ in range(len(launches) + 1)]
+        external = int(cuda.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL)
+        graph = self._capture(
+            launches, lambda i: check(cuda.cuEventRecordWithFlags(events[i], self._stream, external))
+        )
+        seen = []
+        for _ in range(repeats):
+            self.replay(graph)
+            self.synchronize()
+            seen.append([self.elapsed(a, b) for a, b in pairwise(events)])
+        return [float(x) for x in np.median(np.array(seen), axis=0)]
 
     def replay(self, graph: Any) -> None:
         """Starts a graph."""

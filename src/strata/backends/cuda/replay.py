@@ -43,11 +43,23 @@ class CudaReplay:
 
     def check(self) -> None:
         """Raises what kernels reported since the last check."""
-        reported = self._faults.array.view(np.uint32)
-        if reported.any():
-            bits = sum(1 << i for i, seen in enumerate(reported) if seen)
-            reported[:] = 0
+        if bits := self.reported():
             raise_fault(bits, self._program)
+
+    def reported(self) -> int:
+        """Fault bits (native/cpu/op.h) reported since they were last read."""
+        seen = self._faults.array.view(np.uint32)
+        bits = sum(1 << i for i, fault in enumerate(seen) if fault)
+        seen[:] = 0
+        return bits
+
+    def timeline(self, repeats: int = 5) -> list[tuple[str, str, float]]:
+        """(op kind, kernel, microseconds) of every node of the whole program, with the inputs as they are now."""
+        nodes = [
+            (op.kind, n) for op, part in zip(self._program.ops, self._launches, strict=True) for n in part
+        ]
+        times = self._driver.timeline([n for _, n in nodes], repeats)
+        return [(kind, str(n.kernel), us) for (kind, n), us in zip(nodes, times, strict=True)]
 
     @property
     def launches(self) -> list[Launch]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from strata.backends.cuda.driver import Driver, Launch
 from strata.backends.cuda.lower import FILE, PACKED, launch, pointer, type_macro
-from strata.backends.cuda.memory import Slabs
+from strata.backends.cuda.memory import ALIGNMENT, Slabs
 from strata.ops.buffers import Weight
 from strata.quants import Format
 
@@ -39,7 +39,7 @@ class WeightStore:
         key = weight, layout
         if key not in self._placed:
             n, k = weight.shape[-2:] if len(weight.shape) > 1 else (1, weight.shape[-1])
-            self._placed[key] = self._put(weight.data.reshape(-1), weight.format, n, k, layout)
+            self._placed[key] = self._put(weight.data, weight.format, n, k, layout)
         return self._placed[key]
 
     def expert_table(self, weight: Weight) -> int:
@@ -47,32 +47,46 @@ class WeightStore:
         if weight not in self._tables:
             experts, n, k = weight.shape
             layout = PACKED if weight.format.name in PACKED_TYPES else FILE
-            parts = [
-                self._put(weight.data[e].reshape(-1), weight.format, n, k, layout) for e in range(experts)
-            ]
+            each = weight.data.nbytes // experts
+            stride = -(-each // ALIGNMENT) * ALIGNMENT if layout == PACKED else each
+            first = self._put(weight.data, weight.format, n, k, layout, experts, stride)
             self._tables[weight] = self._slabs.take(8 * experts)
-            self._driver.upload(self._tables[weight], np.array(parts, np.uint64))
+            addresses = first + stride * np.arange(experts, dtype=np.uint64)
+            self._driver.upload(self._tables[weight], addresses.astype(np.uint64))
         return self._tables[weight]
 
-    def _put(self, data: NDArray[np.uint8], fmt: Format, n: int, k: int, layout: str) -> int:
-        address = self._slabs.take(data.nbytes)
+    def _put(
+        self,
+        data: NDArray[np.uint8],
+        fmt: Format,
+        n: int,
+        k: int,
+        layout: str,
+        matrices: int = 1,
+        stride: int = 0,
+    ) -> int:
+        """Address of matrices [n, k] that lie one after another in `data`, `stride` bytes apart on the device."""
+        address = self._slabs.take(data.nbytes if matrices == 1 else stride * matrices)
         if layout == FILE:
             self._driver.upload(address, np.ascontiguousarray(data))
             return address
         if not self._stage:
             self._stage = self._driver.allocate(_STAGE_BYTES)
+        flat = data.reshape(-1)
         blocks = n * k // fmt.block_values
         at_once = _STAGE_BYTES // fmt.block_bytes
-        for first in range(0, blocks, at_once):
-            count = min(at_once, blocks - first)
-            part = data[first * fmt.block_bytes : (first + count) * fmt.block_bytes]
+        for first in range(0, matrices * blocks, at_once):
+            count = min(at_once, matrices * blocks - first)
+            part = flat[first * fmt.block_bytes : (first + count) * fmt.block_bytes]
             self._driver.upload(self._stage, np.ascontiguousarray(part))
-            self._driver.launch(_pack(fmt, self._stage, address, first, count, blocks))
+            self._driver.launch(_pack(fmt, self._stage, address, first, count, blocks, stride))
             self._driver.synchronize()
         return address
 
 
-def _pack(fmt: Format, source: int, target: int, first: int, count: int, blocks: int) -> Launch:
-    """Re-lays file blocks [first, first + count) of a matrix of `blocks`."""
-    args: list[Any] = [pointer(source), pointer(target), *map(np.int64, (first, count, blocks))]
-    return launch("pack.cu", "pack", -(-count // _THREADS), _THREADS, args, macros=[type_macro(fmt)])
+def _pack(fmt: Format, source: int, target: int, first: int, count: int, blocks: int, stride: int) -> Launch:
+    """Re-lays file blocks [first, first + count) of matrices of `blocks` each."""
+    args: list[Any] = [pointer(source), pointer(target), *map(np.int64, (first, count, blocks, stride))]
+    return launch(
+        "pack.cu", "pack", -(-count // _THREADS), _THREADS, args, macros=[type_macro(fmt)], dependent=False
+    )
