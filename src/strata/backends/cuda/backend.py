@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends.cuda import (  # noqa: F401  (they register their rules)
+    fuse_sublayer,
     lower_attention,
     lower_dense,
     lower_heads,
@@ -17,7 +18,8 @@ from strata.backends.cuda import (  # noqa: F401  (they register their rules)
 )
 from strata.backends.cuda.driver import Driver, Launch
 from strata.backends.cuda.inputs import StepInputs
-from strata.backends.cuda.lower import Context, lower
+from strata.backends.cuda.fuse import lowered
+from strata.backends.cuda.lower import Context
 from strata.backends.cuda.memory import DeviceArray, Slabs
 from strata.backends.cuda.replay import CudaReplay
 from strata.backends.cuda.weights import WeightStore
@@ -68,9 +70,8 @@ class CudaBackend:
         assert self._arena_bytes >= program.arena_bytes, "reserve() the largest arena before lowering"
         context = self._context(program)
         launches: list[list[Launch]] = []
-        for op in program.ops:
-            launches.append(lower(op, context))
-            self._workspace.reset()
+        for count, nodes in lowered(program, context, self._workspace.reset):
+            launches += [nodes, *([[]] * (count - 1))]
         return CudaReplay(self.driver, program, launches, self._inputs, self._faults)
 
     def _context(self, program: Program) -> Context:

@@ -149,8 +149,8 @@ __global__ void __launch_bounds__(kThreads) expert_gate_up(
   const Shared s(shared, hidden);
   fill_table<STRATA_TYPE>(s.table);
   if (STRATA_TYPE != STRATA_UP) fill_table<STRATA_UP>(s.up_table);
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const Pairs mine = find_pairs(offsets, experts, by_expert);
   const Rows in{x, q, d, sums};
   const int first = blockIdx.x * kFeatures;
@@ -195,8 +195,8 @@ __global__ void __launch_bounds__(kThreads) expert_down(const int* pairs, const 
   STRATA_DYNAMIC_SHARED(shared);
   const Shared s(shared, k);
   fill_table<STRATA_TYPE>(s.table);
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const Pairs mine = find_pairs(offsets, experts, by_expert);
   const Rows in{x, q, d, sums};
   const int first = blockIdx.x * kFeatures;
