@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends.cuda import (  # noqa: F401  (they register their rules)
+    fuse_attention,
     fuse_sublayer,
     lower_attention,
     lower_dense,
