@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from strata.backends.cuda.driver import Launch
 from strata.backends.cuda.fuse import Mismatch, Pattern, Product, require
 from strata.backends.cuda.lower import ints, launch, pointer, type_macro
-from strata.backends.cuda.lower_linear import blocks_ahead, segment_count
-from strata.backends.cuda.lower_products import staged_bytes, table_bytes
+from strata.backends.cuda.lower_linear import segment_count
+from strata.backends.cuda.lower_products import segments, staged_bytes, table_bytes
 from strata.ops.buffers import Buffer
 from strata.ops.combine import Combine, GatedAdd
 from strata.ops.elementwise import SiluMul
@@ -76,8 +76,7 @@ class Experts:
         macros: list[tuple[str, str | int]] = [
             type_macro(gate.format), type_macro(up.format, "STRATA_UP"), type_macro(down.format, "STRATA_DOWN"),
             ("STRATA_EXPERTS", experts), ("STRATA_TOP", top), ("STRATA_HIDDEN", hidden), ("STRATA_INNER", inner),
-            ("STRATA_SEGMENTS", segment_count(hidden)), ("STRATA_AHEAD", blocks_ahead(hidden)),
-            ("STRATA_INNER_SEGMENTS", segment_count(inner)), ("STRATA_INNER_AHEAD", blocks_ahead(inner)),
+            *segments(hidden), *segments(inner, "STRATA_INNER_"),
             ("STRATA_STREAMS", 0 if inject is None else inject.shape[-1]), ("STRATA_FEATURES", features),
             ("STRATA_RENORMALISE", int(self.router.renormalise)),
         ]  # fmt: skip

@@ -32,7 +32,14 @@ def rows_at_once(bucket: int) -> int:
 
 def geometry(k: int, rows: int) -> list[tuple[str, str | int]]:
     """Macros of product.cuh for rows of k values."""
-    return [("STRATA_ROWS", rows), ("STRATA_SEGMENTS", segment_count(k)), ("STRATA_AHEAD", blocks_ahead(k))]
+    return [("STRATA_ROWS", rows), *segments(k)]
+
+
+def segments(k: int, prefix: str = "STRATA_") -> list[tuple[str, str | int]]:
+    """Macros of a row's segments; LENGTH is 0 where they are not even."""
+    count = segment_count(k)
+    length = k // 32 // count if k // 32 % count == 0 else 0
+    return [(f"{prefix}SEGMENTS", count), (f"{prefix}AHEAD", blocks_ahead(k)), (f"{prefix}LENGTH", length)]
 
 
 def products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]) -> list[Launch]:
@@ -52,7 +59,7 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
     formats = list(dict.fromkeys(m.weight.format for m in matrices))
     macros = [type_macro(f, f"STRATA_TYPE{i}") for i, f in enumerate(formats)]
     quantised = any(f.quantised for f in formats)
-    segments = segment_count(k) if quantised else 1
+    count = segment_count(k) if quantised else 1
     args, end = [at.live(x), *q8, *at.at(x)], 0
     for i in range(_MOST):
         m = matrices[i] if i < len(matrices) else None
@@ -61,7 +68,7 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
             args += [pointer(0), pointer(0), *ints(0, end)]
         else:
             kind, n = formats.index(m.weight.format), m.weight.shape[0]
-            each = _THREADS // 32 * (32 // segments if m.weight.format.quantised else 1)
+            each = _THREADS // 32 * (32 // count if m.weight.format.quantised else 1)
             end += -(-n // each)
             weight = at.packed(m.weight) if m.weight.format.quantised else at.raw(m.weight)[0]
             args += [weight, *at.at(m.out), *ints(n, end)]
@@ -72,7 +79,7 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
         macros += [(name, str(value)) for name, value in geometry(k, rows)]
     else:
         shared = 0
-        macros += [("STRATA_ROWS", str(rows)), ("STRATA_SEGMENTS", "1"), ("STRATA_AHEAD", "1")]
+        macros += [("STRATA_ROWS", str(rows)), ("STRATA_SEGMENTS", "1"), ("STRATA_AHEAD", "1"), ("STRATA_LENGTH", "0")]
     grid = end, -(-at.bucket // rows)
     args += ints(k)
     return launch("products.cu", "products", grid, _THREADS, args, macros=macros, shared=shared)
@@ -86,12 +93,12 @@ def product_write(
     if not product.weight.format.quantised:
         raise Mismatch
     streams = 0 if inject is None else inject.shape[-1]
-    rows, segments, fmt = rows_at_once(at.bucket), segment_count(k), product.weight.format
+    rows, fmt = rows_at_once(at.bucket), product.weight.format
     shared = table_bytes(fmt) + 8 * _THREADS * rows + staged_bytes(k, rows)
     while rows > 1 and shared > at.properties.shared:
         rows //= 2
         shared = table_bytes(fmt) + 8 * _THREADS * rows + staged_bytes(k, rows)
     args = [at.live(out), *x, at.packed(product.weight), *at.at(residual, inject, out), *ints(k, n)]
     macros = [type_macro(fmt), *geometry(k, rows), ("STRATA_STREAMS", streams)]
-    grid = -(-n // (_THREADS // 32 * (32 // segments))), -(-at.bucket // rows)
+    grid = -(-n // (_THREADS // 32 * (32 // segment_count(k)))), -(-at.bucket // rows)
     return launch("product_write.cu", "product_write", grid, _THREADS, args, macros=macros, shared=shared)

@@ -36,7 +36,7 @@ struct Q8Row {
 extern "C" {
 
 // inner[rank] = q8 of silu(gate x) * (up x). Grid (32 features, ranks); dynamic shared memory: tables, then a row as q8.
-__global__ void __launch_bounds__(kUpThreads) experts_gate_up(const int* live, const float* logits, const int8_t* q, const float* d,
+__global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up(const int* live, const float* logits, const int8_t* q, const float* d,
                                                               const int16_t* sums, const uint64_t* gate, const uint64_t* up,
                                                               const float* gate_scale, const float* up_scale, int8_t* inner, float* inner_d,
                                                               int16_t* inner_sums, uint32_t* faults) {
@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(kUpThreads) experts_gate_up(const int* live, c
   stage_rows<1, kSegs>(a, q, d, sums, kHidden, 1);
   __syncthreads();
   const int expert = chosen;
-  SegmentChain<STRATA_TYPE, 1, kSegs, STRATA_AHEAD> g(reinterpret_cast<const uint8_t*>(gate[expert]), kInner, kHidden / 32, row);
-  SegmentChain<STRATA_UP, 1, kSegs, STRATA_AHEAD> u(reinterpret_cast<const uint8_t*>(up[expert]), kInner, kHidden / 32, row);
+  SegmentChain<STRATA_TYPE, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH> g(reinterpret_cast<const uint8_t*>(gate[expert]), kInner, kHidden / 32, row);
+  SegmentChain<STRATA_UP, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH> u(reinterpret_cast<const uint8_t*>(up[expert]), kInner, kHidden / 32, row);
   g.load_first(), u.load_first();
   float* mine = scratch + warp_id() * 32;
   float y[1];
@@ -105,13 +105,13 @@ __global__ void __launch_bounds__(kDownThreads) experts_down(const int* live, co
     if (plane == 0 && lane < kTop) weights[lane] = c.weight[0];
   }
   const int expert = __shfl_sync(kFullWarp, c.id[0], plane % 32);
-  using Chain = SegmentChain<STRATA_DOWN, 1, kInnerSegs, STRATA_INNER_AHEAD>;
+  using Chain = SegmentChain<STRATA_DOWN, 1, kInnerSegs, STRATA_INNER_AHEAD, STRATA_INNER_LENGTH>;
   const uint8_t* w = reinterpret_cast<const uint8_t*>(plane < kTop ? down[expert] : down[0]);
   const auto row_of = [&](int pass) { return min(first + pass * kPerWarp + lane / kInnerSegs, kHidden - 1); };
   Chain chain(w, kHidden, kInner / 32, row_of(0));
   if (plane < kTop) chain.load_first();
 #ifdef STRATA_SHARED
-  using SharedChain = SegmentChain<STRATA_SHARED, 1, kInnerSegs, STRATA_INNER_AHEAD>;
+  using SharedChain = SegmentChain<STRATA_SHARED, 1, kInnerSegs, STRATA_INNER_AHEAD, STRATA_INNER_LENGTH>;
   SharedChain shared_chain(shared_down, kHidden, kInner / 32, row_of(0));
   if (plane == kTop) shared_chain.load_first();
 #endif

@@ -91,7 +91,7 @@ __device__ __forceinline__ void plane(const uint8_t* w, int n, int k, int first,
                                       const Shared& s, const uint32_t* table, float scale, float* values) {
   if constexpr (Layout<T>::quantised) {
     const int mine = first + warp_id() * (32 / kSegs);
-    SegmentChain<T, M, kSegs, STRATA_AHEAD> chain(w, n, k / kBlock, min(mine + lane_id() / kSegs, n - 1));
+    SegmentChain<T, M, kSegs, STRATA_AHEAD, STRATA_LENGTH> chain(w, n, k / kBlock, min(mine + lane_id() / kSegs, n - 1));
     chain.load_first();
     float part[M];
     chain.run(table, s.rows, part);

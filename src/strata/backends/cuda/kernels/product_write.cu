@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(256) product_write(const int* live,
   float* totals = scratch + blockDim.x * M;
   const StagedRows a = staged_rows<M, segs>(shared + 4 * Packed<T>::kTableWords + 2 * blockDim.x * M * 4, k);
   const int first = (blockIdx.x * (blockDim.x / 32) + warp_id()) * per_warp;
-  SegmentChain<T, M, segs, STRATA_AHEAD> chain(w, n, k / kBlock, min(first + lane_id() / segs, n - 1));
+  SegmentChain<T, M, segs, STRATA_AHEAD, STRATA_LENGTH> chain(w, n, k / kBlock, min(first + lane_id() / segs, n - 1));
   chain.load_first();
   Packed<T>::template fill<1>(table);
   dependency_wait();

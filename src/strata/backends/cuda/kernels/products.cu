@@ -34,7 +34,7 @@ template <QuantType T> __device__ __forceinline__ void product(const Rows& in, c
     float* scratch = reinterpret_cast<float*>(table + Packed<T>::kTableWords);
     const StagedRows a = staged_rows<M, kSegs>(reinterpret_cast<uint8_t*>(scratch + kThreads * M), in.k);
     const int first = (p.block * (kThreads / 32) + warp_id()) * per_warp;
-    SegmentChain<T, M, kSegs, STRATA_AHEAD> chain(p.w, p.n, in.k / kBlock, min(first + lane_id() / kSegs, p.n - 1));
+    SegmentChain<T, M, kSegs, STRATA_AHEAD, STRATA_LENGTH> chain(p.w, p.n, in.k / kBlock, min(first + lane_id() / kSegs, p.n - 1));
     chain.load_first();
     Packed<T>::template fill<1>(table);
     dependency_wait();
