@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.fuse import MATCHERS, Pattern, Product, require
 from strata.backends.cuda.fuse_sublayer import match_read, read, write
-from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer
+from strata.backends.cuda.lower import Context, floats, ints, launch, pointer
 from strata.backends.cuda.lower_products import product_write, products
 from strata.backends.cuda.lower_sparse import KV_TYPES, attend, score_sizes
 from strata.ops.gates import SigmoidGate
@@ -108,12 +108,10 @@ def head_read(p: Pattern) -> list[Launch]:
     if quantize is not None:
         require(quantize.x is source.x)
         p.q8[source.x] = quantize.out
-    last = p.ops[p.end] if p.end < len(p.ops) else None
-    require(source.inject is None and last is not None)
-    p.end += 1
-    assert last is not None
-    p.close(*last.outputs)
-    return [*source.launches(p), *lower(last, p.at)]
+    last = p.need(LinearQ)
+    require(source.inject is None and last.x is p.q8.get(source.x))
+    p.close(last.out)
+    return [*source.launches(p), *products(p.at, source.x, p.quantised(source.x), [Product(last.weight, last.out)])]
 
 
 MATCHERS += [attention_sublayer, head_read]

@@ -16,8 +16,14 @@ from strata.ops.linear import LinearF, LinearQ
 from strata.ops.op import Op
 from strata.ops.quantize import Quantize
 from strata.ops.router import Router
+from strata.quants import Format
 
 _MOST_EXPERTS = 31  # of a row: each has a warp of experts_down
+
+
+def _plane_table(fmt: Format) -> int:
+    """Shared memory of gate's and up's grid (packed_signed.cuh)."""
+    return 4 * 4096 if fmt.name == "IQ3_XXS" else table_bytes(fmt)
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class Experts:
         live, logits, q8 = at.live(self.x), at.at(self.logits.out), at.q8(self.gate_up.out)
         scales = at.raw(self.gate_up.gate_scale, self.gate_up.up_scale)
         tables = [pointer(at.experts(w)) for w in (gate, up, down)]
-        shared = sum({f.name: table_bytes(f) for f in (gate.format, up.format)}.values()) + staged_bytes(hidden, 1)
+        shared = sum({f.name: _plane_table(f) for f in (gate.format, up.format)}.values()) + staged_bytes(hidden, 1)
         args = [live, *logits, *p.quantised(self.x), *tables[:2], *scales, *q8, pointer(at.faults)]
         grid = -(-inner // 32), top
         first = launch(

@@ -12,7 +12,7 @@ from strata.ops.buffers import Weight
 from strata.quants import Format
 
 # Formats whose products read planes (kernels/packed*.cuh); the others' read the file's blocks.
-PACKED_TYPES = frozenset(("IQ3_XXS", "Q2_0", "Q6_K", "Q4_K", "IQ2_S", "NVFP4"))
+PACKED_TYPES = frozenset(("IQ3_XXS", "Q2_0", "Q6_K", "Q4_K", "IQ2_S", "NVFP4", "Q8_0"))
 _STAGE_BYTES = 32 << 20
 _THREADS = 128
 

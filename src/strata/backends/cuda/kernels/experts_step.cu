@@ -5,6 +5,7 @@
 //
 // Every thread block makes the router's choice for itself from the logits: a block that chose for all would be one more wait.
 #include "op.cuh"
+#include "packed_signed.cuh"
 #include "product.cuh"
 #include "step.cuh"
 #include "streams.cuh"
@@ -25,11 +26,8 @@ constexpr int kPlanes = kTop;
 constexpr int kDownThreads = 32 * kPlanes;
 static_assert(kTop <= 31 && kFeatures % kPerWarp == 0 && kInner % 32 == 0 && kHidden % 32 == 0);
 
-struct Q8Row {
-  const int8_t* q;
-  const float* d;
-  const int16_t* sums;
-};
+using GatePlane = ExpertPlane<STRATA_TYPE>::type;
+using UpPlane = ExpertPlane<STRATA_UP>::type;
 
 }  // namespace
 
@@ -45,10 +43,10 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   __shared__ __align__(16) float scratch[kUpThreads];
   __shared__ float gated[32], value[32];
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
-  uint32_t* up_table = STRATA_TYPE == STRATA_UP ? table : table + Packed<STRATA_TYPE>::kTableWords;
-  const StagedRows a = staged_rows<1, kSegs>(reinterpret_cast<uint8_t*>(up_table + Packed<STRATA_UP>::kTableWords), kHidden);
-  Packed<STRATA_TYPE>::template fill<1>(table);
-  if (STRATA_TYPE != STRATA_UP) Packed<STRATA_UP>::template fill<1>(up_table);
+  uint32_t* up_table = STRATA_TYPE == STRATA_UP ? table : table + GatePlane::kTableWords;
+  const StagedRows a = staged_rows<1, kSegs>(reinterpret_cast<uint8_t*>(up_table + UpPlane::kTableWords), kHidden);
+  GatePlane::template fill<1>(table);
+  if (STRATA_TYPE != STRATA_UP) UpPlane::template fill<1>(up_table);
   dependency_wait();
   dependency_launch();
   if (*live < 1) return;
@@ -61,8 +59,8 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   stage_rows<1, kSegs>(a, q, d, sums, kHidden, 1);
   __syncthreads();
   const int expert = chosen;
-  SegmentChain<STRATA_TYPE, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH> g(reinterpret_cast<const uint8_t*>(gate[expert]), kInner, kHidden / 32, row);
-  SegmentChain<STRATA_UP, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH> u(reinterpret_cast<const uint8_t*>(up[expert]), kInner, kHidden / 32, row);
+  SegmentChain<STRATA_TYPE, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, GatePlane> g(reinterpret_cast<const uint8_t*>(gate[expert]), kInner, kHidden / 32, row);
+  SegmentChain<STRATA_UP, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, UpPlane> u(reinterpret_cast<const uint8_t*>(up[expert]), kInner, kHidden / 32, row);
   g.load_first(), u.load_first();
   float* mine = scratch + warp_id() * 32;
   float y[1];
@@ -81,7 +79,7 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
 
 // The streams after the experts: a warp a rank (and one for the shared expert), kFeatures features a thread block; ranks are combined in
 // order. `shared_inner`: gate and up of the shared expert, float [2][kInner].
-__global__ void __launch_bounds__(kDownThreads) experts_down(const int* live, const float* logits, const int8_t* inner, const float* inner_d,
+__global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) experts_down(const int* live, const float* logits, const int8_t* inner, const float* inner_d,
                                                              const int16_t* inner_sums, const uint64_t* down, const float* down_scale,
                                                              const float* shared_gate, const float* shared_up, const float* shared_logit,
                                                              const uint8_t* shared_down, const float* residual, const float* inject,
