@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from strata.backends.cuda import (  # noqa: F401  (they register their rules)
     fuse_attention,
+    fuse_dense,
     fuse_sublayer,
     lower_attention,
     lower_dense,
@@ -18,11 +19,11 @@ from strata.backends.cuda import (  # noqa: F401  (they register their rules)
     lower_state,
 )
 from strata.backends.cuda.driver import Driver, Launch
+from strata.backends.cuda.fuse import Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
-from strata.backends.cuda.fuse import lowered
-from strata.backends.cuda.lower import Context
+from strata.backends.cuda.lower import Context, lower
 from strata.backends.cuda.memory import DeviceArray, Slabs
-from strata.backends.cuda.replay import CudaReplay
+from strata.backends.cuda.replay import CudaReplay, Part
 from strata.backends.cuda.weights import WeightStore
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.program import Program
@@ -38,8 +39,14 @@ class CudaBackend:
     name = "cuda"
     forms: tuple[Form, ...] = ("step",)  # prompts are read in the step form
 
-    def __init__(self, driver: Driver, slab_bytes: int = _SLAB_BYTES, input_bytes: int = _INPUT_BYTES):
-        self.driver = driver
+    def __init__(
+        self,
+        driver: Driver,
+        slab_bytes: int = _SLAB_BYTES,
+        input_bytes: int = _INPUT_BYTES,
+        fused: bool = True,
+    ):
+        self.driver, self._fused = driver, fused
         self._inputs = StepInputs(driver, input_bytes)
         self._states = Slabs(driver, slab_bytes)
         self._weights = WeightStore(driver, slab_bytes)
@@ -69,16 +76,25 @@ class CudaBackend:
     def lower(self, program: Program) -> CudaReplay:
         """Launches with absolute addresses, compiled and recorded."""
         assert self._arena_bytes >= program.arena_bytes, "reserve() the largest arena before lowering"
-        context = self._context(program)
-        launches: list[list[Launch]] = []
-        for count, nodes in lowered(program, context, self._workspace.reset):
-            launches += [nodes, *([[]] * (count - 1))]
-        return CudaReplay(self.driver, program, launches, self._inputs, self._faults)
+        found = groups(program, self._fused)
+        offsets, arena_bytes = plan(program, found)
+        self.reserve(arena_bytes)  # groups hold their buffers longer; programs lowered before keep the old arena
+        context = self._context(program, offsets)
 
-    def _context(self, program: Program) -> Context:
+        def launches(lowering: Lowering) -> list[Launch]:
+            self._workspace.reset()
+            return lowering(context)
+
+        parts = [Part(g.begin, g.end, launches(g.launches)) for g in found]
+        alone = lambda i: launches(lambda at: lower(program.ops[i], at))  # noqa: E731
+        return CudaReplay(self.driver, program, parts, alone, self._inputs, self._faults)
+
+    def _context(self, program: Program, offsets: dict[Buffer, int]) -> Context:
+        arena = self._arena
+
         def buffer_address(buffer: Buffer) -> int:
             if buffer.role == "scratch":
-                return self._arena + program.offsets[buffer]
+                return arena + offsets[buffer]
             return self._address(buffer)
 
         def planes(buffer: Buffer) -> tuple[int, int, int]:

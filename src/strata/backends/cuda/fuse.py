@@ -1,139 +1,108 @@
-"""Several op records in fewer launches: a matcher looks at the ops of a program from one on and, where it knows their pattern,
-gives launches for all of them. Bits do not change; what no matcher knows is lowered op by op."""
+"""Neighbouring ops that one launch computes. Files fuse_*.py register rules here, as lower_*.py do for single ops.
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+A rule sees the ops from one place on and answers how many it takes and what launches them; the longest answer wins. A
+group's buffers keep their places for the whole group, so that a kernel may read and write them in any order.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from strata.backends.cuda.driver import Arg, Launch
-from strata.backends.cuda.lower import Context, lower, pointer
-from strata.ops.buffers import Buffer, Weight, plane_bytes
-from strata.ops.linear import LinearF, LinearQ
+from strata.backends.cuda.driver import Launch
+from strata.backends.cuda.lower import Context, lower
+from strata.ops.arena import Interval, place
+from strata.ops.buffers import Buffer
 from strata.ops.op import Op
 from strata.ops.program import Program
-from strata.ops.quantize import Quantize
 
-T = TypeVar("T", bound=Op)
-
-
-class Mismatch(Exception):
-    """The ops are not the matcher's pattern."""
+Lowering = Callable[[Context], list[Launch]]
+O = TypeVar("O", bound=Op)  # noqa: E741
 
 
 @dataclass(frozen=True)
-class Product:
-    """A linear op of either kind."""
+class Match:
+    """The first `count` ops of a window, and their launches."""
 
-    weight: Weight
-    out: Buffer
+    count: int
+    launches: Lowering
 
 
-class Pattern:
-    """Reads ops in order; `need` raises Mismatch. What the ops read so far leave for each other has addresses of its own,
-    so that launches may come in another order than the ops."""
+@dataclass(frozen=True)
+class Group:
+    """Ops [begin, end) of a program."""
 
-    def __init__(self, program: Program, begin: int, at: Context):
-        self.ops, self.begin, self.end = program.ops, begin, begin
-        self.outer = at
-        self._stop = min((m for m in program.marks.values() if m > begin), default=len(program.ops))
-        self._places: dict[Buffer, int] = {}
-        self.q8: dict[Buffer, Buffer] = {}  # quantised forms, by what they are of
-        self.at = replace(at, buffer=self._address, planes=self._planes)
+    begin: int
+    end: int
+    launches: Lowering
 
-    def maybe(self, kind: type[T]) -> T | None:
-        """The next op, where it is of that kind."""
-        op = self.ops[self.end] if self.end < self._stop else None
-        if not isinstance(op, kind):
+
+class Window:
+    """The ops of a program from one place on, up to where no group may reach across."""
+
+    def __init__(self, ops: Sequence[Op], begin: int, end: int, last_read: dict[Buffer, int]):
+        self._ops, self._begin, self._end, self._last_read = ops, begin, end, last_read
+
+    def at(self, i: int, kind: type[O]) -> O | None:
+        """Op i of the window where it is of that kind."""
+        if self._begin + i >= self._end:
             return None
-        self.end += 1
-        return op
+        op = self._ops[self._begin + i]
+        return op if isinstance(op, kind) else None
 
-    def need(self, kind: type[T], condition: Callable[[T], bool] = lambda op: True) -> T:
-        """The next op, of that kind, for which the condition holds."""
-        op = self.maybe(kind)
-        if op is None or not condition(op):
-            raise Mismatch
-        return op
+    def run(self, i: int, kind: type[O], most: int) -> list[O]:
+        """Ops of that kind that follow one another from op i on, at most so many."""
+        found: list[O] = []
+        while len(found) < most and (op := self.at(i + len(found), kind)) is not None:
+            found.append(op)
+        return found
 
-    def product(self, x: Buffer) -> Product:
-        """A linear op of x, and the quantisation of x where that comes first."""
-        quantize = self.maybe(Quantize)
-        if quantize is not None:
-            require(quantize.x is x)
-            self.q8[x] = quantize.out
-        if (exact := self.maybe(LinearF)) is not None:
-            require(exact.x is x)
-            return Product(exact.weight, exact.out)
-        op = self.need(LinearQ, lambda op: op.x is self.q8.get(x))
-        return Product(op.weight, op.out)
-
-    def quantised(self, x: Buffer) -> list[Arg]:
-        """The planes of x as q8; null pointers where nobody asked for them."""
-        return self.at.q8(self.q8[x]) if x in self.q8 else [pointer(0)] * 3
-
-    def rest(self, begin: int) -> list[Launch]:
-        """Launches of ops [begin, end) of the pattern, op by op."""
-        return [launch for op in self.ops[begin : self.end] for launch in lower(op, self.at)]
-
-    def close(self, *results: Buffer) -> None:
-        """Mismatch where an op outside reads what is inside, results aside."""
-        inside = {b for op in self.ops[self.begin : self.end] for b in op.outputs if b.role == "scratch"}
-        inside -= set(results)
-        outside = [*self.ops[: self.begin], *self.ops[self.end :]]
-        require(not any(b in inside for op in outside for b in op.inputs))
-
-    def _internal(self, buffer: Buffer) -> bool:
-        ops = self.ops[self.begin : self.end]
-        last = ops[-1].outputs
-        return buffer.role == "scratch" and any(buffer in op.outputs for op in ops) and buffer not in last
-
-    def _address(self, buffer: Buffer) -> int:
-        if not self._internal(buffer):
-            return self.outer.buffer(buffer)
-        if buffer not in self._places:
-            self._places[buffer] = self.outer.scratch(buffer.nbytes)
-        return self._places[buffer]
-
-    def _planes(self, buffer: Buffer) -> tuple[int, int, int]:
-        codes, scales, _ = plane_bytes(buffer.shape)
-        at = self._address(buffer)
-        return at, at + codes, at + codes + scales
+    def unread_after(self, count: int, buffer: Buffer) -> bool:
+        """Whether nothing beyond the window's first `count` ops reads the scratch buffer, so that it need not exist."""
+        return buffer.role == "scratch" and self._last_read.get(buffer, -1) < self._begin + count
 
 
-def require(condition: bool) -> None:
-    """Mismatch where the condition does not hold."""
-    if not condition:
-        raise Mismatch
+Rule = Callable[[Window], Match | None]
+_rules: list[Rule] = []
 
 
-Matcher = Callable[[Pattern], list[Launch]]
-MATCHERS: list[Matcher] = []
+def fusion(rule: Rule) -> Rule:
+    """Registers a rule."""
+    _rules.append(rule)
+    return rule
 
 
-def lowered(program: Program, at: Context, done: Callable[[], None]) -> Iterator[tuple[int, list[Launch]]]:
-    """(number of ops, their launches) in order; calls `done` after each, when scratch memory may be used again."""
+def groups(program: Program, fused: bool = True) -> list[Group]:
+    """All ops of the program in order, in groups."""
+    last_read = {b: i for i, op in enumerate(program.ops) for b in op.inputs}
+    borders = [program.repeatable or 0, len(program)]
+    found: list[Group] = []
     i = 0
-    while i < len(program.ops):
-        count, launches = _fused(program, i, at) or (1, lower(program.ops[i], at))
-        done()
-        yield count, launches
-        i += count
+    while i < len(program):
+        window = Window(program.ops, i, next(b for b in borders if b > i), last_read)
+        matches = [m for rule in _rules if fused and (m := rule(window)) is not None]
+        best = max(matches, key=lambda m: m.count, default=Match(1, _alone(program.ops[i])))
+        found.append(Group(i, i + best.count, best.launches))
+        i += best.count
+    return found
 
 
-def _fused(program: Program, i: int, at: Context) -> tuple[int, list[Launch]] | None:
-    for matcher in MATCHERS:
-        pattern = Pattern(program, i, at)
-        try:
-            launches = matcher(pattern)
-        except Mismatch:
-            continue
-        return pattern.end - i, launches
-    return None
+def plan(program: Program, parts: Sequence[Group]) -> tuple[dict[Buffer, int], int]:
+    """Offsets of the scratch buffers in an arena, and its bytes: a buffer lives as long as the groups that name it."""
+    spans: dict[Buffer, Interval] = {}
+    for g, part in enumerate(parts):
+        for op in program.ops[part.begin : part.end]:
+            for buffer in (*op.inputs, *op.outputs):
+                if buffer.role == "scratch":
+                    first = spans[buffer].first if buffer in spans else g
+                    spans[buffer] = Interval(first, g, buffer.nbytes)
+    border = next((g for g, part in enumerate(parts) if part.begin == program.repeatable), None)
+    if border is not None:
+        for buffer, span in spans.items():
+            if span.first < border <= span.last:
+                spans[buffer] = Interval(span.first, len(parts), span.nbytes)
+    offsets, size = place(list(spans.values()))
+    return dict(zip(spans, offsets, strict=True)), size
 
 
-def first_fitting(choices: Sequence[int], fits: Callable[[int], bool]) -> int:
-    """The first choice that fits; Mismatch where none does."""
-    for choice in choices:
-        if fits(choice):
-            return choice
-    raise Mismatch
+def _alone(op: Op) -> Lowering:
+    return lambda at: lower(op, at)

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from strata.backends.cuda.driver import Arg, Launch
-from strata.backends.cuda.fuse import MATCHERS, Pattern, Product, require
-from strata.backends.cuda.fuse_sublayer import match_read, read, write
+from strata.backends.cuda.fuse import Lowering
+from strata.backends.cuda.fuse_sublayer import match_streams, read, write
 from strata.backends.cuda.lower import Context, floats, ints, launch, pointer
 from strata.backends.cuda.lower_products import product_write, products
 from strata.backends.cuda.lower_sparse import KV_TYPES, attend, score_sizes
+from strata.backends.cuda.pattern import Pattern, Product, require, sublayer
 from strata.ops.gates import SigmoidGate
 from strata.ops.head_norm import HeadNormRope
 from strata.ops.index_keys import IndexKeys
@@ -55,7 +56,8 @@ class _Inputs:
         )  # fmt: skip
 
 
-def attention_sublayer(p: Pattern) -> list[Launch]:
+@sublayer
+def attention_sublayer(p: Pattern) -> Lowering:
     """Six launches between two that read the streams: products, inputs, selection, attention, product."""
     source = read(p)
     x = source.x
@@ -75,21 +77,26 @@ def attention_sublayer(p: Pattern) -> list[Launch]:
     gate = p.need(SigmoidGate, lambda op: op.x is attention.out and op.gate is q_and_gate.out)
     quantize = p.need(Quantize, lambda op: op.x is gate.out)
     last = p.need(LinearQ, lambda op: op.x is quantize.out)
-    residual, inject, out = write(p, source, last.out)
+    end = write(p, source, last.out)
     head_dim = attention.k_pool.shape[-1]
     require(q.stride == gate.stride == 2 * head_dim and gate.offset == head_dim and head_dim % 32 == 0)
     require(k.stride == head_dim and index_q.stride == keys.pooled.shape[-1] and q.table is k.table is keys.table)
-    inputs = _Inputs(q, k, store, keys, index_q).launch(p.at)
+    inputs = _Inputs(q, k, store, keys, index_q)
     matrices = [q_and_gate, k_proj, v_proj, index_k, index_q_proj]
-    gated: list[Arg] = [*p.at.at(q_and_gate.out), *p.at.q8(quantize.out)]
-    return [
-        *source.launches(p),
-        *products(p.at, x, p.quantised(x), matrices),
-        inputs,
-        _select(scores, select, p.at),
-        *attend(attention, p.at, gated),
-        product_write(p.at, p.at.q8(quantize.out), Product(last.weight, last.out), residual, inject, out),
-    ]
+
+    def launches(at: Context) -> list[Launch]:
+        gated: list[Arg] = [*at.at(q_and_gate.out), *at.q8(quantize.out)]
+        y = Product(last.weight, last.out)
+        return [
+            *source.launches(p, at),
+            *products(at, x, p.planes(x, at), matrices),
+            inputs.launch(at),
+            _select(scores, select, at),
+            *attend(attention, at, gated),
+            product_write(at, at.q8(quantize.out), y, end.residual, end.inject, end.out),
+        ]
+
+    return launches
 
 
 def _select(scores: BlockScores, select: SelectBlocks, at: Context) -> Launch:
@@ -101,17 +108,13 @@ def _select(scores: BlockScores, select: SelectBlocks, at: Context) -> Launch:
     return launch("select.cu", "score_and_select", (workers, rows), _SELECT_THREADS, args)
 
 
-def head_read(p: Pattern) -> list[Launch]:
+@sublayer
+def head_read(p: Pattern) -> Lowering:
     """The streams' mean without a sublayer, and a quantised product of it."""
-    source = match_read(p)
-    quantize = p.maybe(Quantize)
-    if quantize is not None:
-        require(quantize.x is source.x)
-        p.q8[source.x] = quantize.out
-    last = p.need(LinearQ)
-    require(source.inject is None and last.x is p.q8.get(source.x))
+    source = match_streams(p)
+    p.quantised_form(source.x)
+    last = p.need(LinearQ, lambda op: op.x is p.q8.get(source.x))
+    require(source.inject is None)
     p.close(last.out)
-    return [*source.launches(p), *products(p.at, source.x, p.quantised(source.x), [Product(last.weight, last.out)])]
-
-
-MATCHERS += [attention_sublayer, head_read]
+    matrix = Product(last.weight, last.out)
+    return lambda at: [*source.launches(p, at), *products(at, source.x, p.planes(source.x, at), [matrix])]

@@ -2,18 +2,17 @@
 
 from dataclasses import dataclass
 
-from strata.backends.cuda.driver import Launch
-from strata.backends.cuda.fuse import Mismatch, Pattern, Product, require
-from strata.backends.cuda.lower import ints, launch, pointer, type_macro
+from strata.backends.cuda.driver import Arg, Launch
+from strata.backends.cuda.lower import Context, launch, pointer, type_macro
 from strata.backends.cuda.lower_linear import segment_count
 from strata.backends.cuda.lower_products import segments, staged_bytes, table_bytes
+from strata.backends.cuda.pattern import Mismatch, Pattern, Product, require
 from strata.ops.buffers import Buffer
 from strata.ops.combine import Combine, GatedAdd
 from strata.ops.elementwise import SiluMul
 from strata.ops.expert_groups import GroupByExpert
 from strata.ops.experts import ExpertDown, ExpertGateUp
 from strata.ops.linear import LinearF, LinearQ
-from strata.ops.op import Op
 from strata.ops.quantize import Quantize
 from strata.ops.router import Router
 from strata.quants import Format
@@ -49,7 +48,7 @@ class Experts:
     down: ExpertDown
     combine: Combine
     shared: SharedExpert | None
-    covered: frozenset[int]  # ids of ops whose results the products of x leave
+    covered: frozenset[int]  # places in the pattern of ops whose results the products of x leave
 
     @property
     def out(self) -> Buffer:
@@ -62,20 +61,23 @@ class Experts:
         s = self.shared
         return [self.logits] if s is None else [self.logits, s.scalar, s.gate, s.up]
 
-    def step_fits(self, p: Pattern) -> None:
+    def _check(self, at: Context) -> None:
         """Mismatch where the launches of one row do not know the geometry."""
-        experts, inner, hidden = self.gate_up.gate.shape
+        _, inner, hidden = self.gate_up.gate.shape
         quantised = [self.gate_up.gate, self.gate_up.up, self.down.weight]
         if self.shared is not None:
             quantised.append(self.shared.down.weight)
             require(not table_bytes(self.shared.down.weight.format))
             require(self.shared.down.weight.shape == (hidden, inner))
         require(all(w.format.quantised for w in quantised) and self.gate_up.k <= _MOST_EXPERTS)
-        require(inner % 32 == 0 and hidden % 32 == 0 and p.at.bucket == 1)
+        require(inner % 32 == 0 and hidden % 32 == 0 and at.bucket == 1)
 
-    def step(self, p: Pattern, residual: Buffer, inject: Buffer | None, out: Buffer) -> list[Launch]:
+    def step(
+        self, p: Pattern, at: Context, residual: Buffer, inject: Buffer | None, out: Buffer
+    ) -> list[Launch]:
         """Two launches after the products of x: gate and up, then down and everything up to the residual."""
-        at, (experts, inner, hidden), top = p.at, self.gate_up.gate.shape, self.gate_up.k
+        self._check(at)
+        (experts, inner, hidden), top = self.gate_up.gate.shape, self.gate_up.k
         gate, up, down = self.gate_up.gate, self.gate_up.up, self.down.weight
         per_warp = 32 // segment_count(inner)
         features = max(16, per_warp)
@@ -92,14 +94,14 @@ class Experts:
         scales = at.raw(self.gate_up.gate_scale, self.gate_up.up_scale)
         tables = [pointer(at.experts(w)) for w in (gate, up, down)]
         shared = sum({f.name: _plane_table(f) for f in (gate.format, up.format)}.values()) + staged_bytes(hidden, 1)
-        args = [live, *logits, *p.quantised(self.x), *tables[:2], *scales, *q8, pointer(at.faults)]
+        args = [live, *logits, *p.planes(self.x, at), *tables[:2], *scales, *q8, pointer(at.faults)]
         grid = -(-inner // 32), top
         first = launch(
             "experts_step.cu", "experts_gate_up", grid, 32 * segment_count(hidden), args, macros=macros, shared=shared
         )
         planes = top + (self.shared is not None)
         shared = table_bytes(down.format) + planes * -(-staged_bytes(inner, 1) // 16) * 16
-        args = [live, *logits, *q8, tables[2], *at.raw(self.down.scale), *self._shared_args(p)]
+        args = [live, *logits, *q8, tables[2], *at.raw(self.down.scale), *self._shared_args(at)]
         args += [*at.at(residual, inject, out), pointer(at.faults)]
         second = launch(
             "experts_step.cu", "experts_down", -(-hidden // features), 32 * planes, args, macros=macros, shared=shared
@@ -107,25 +109,23 @@ class Experts:
         require(shared <= at.properties.shared)
         return [first, second]
 
-    def _shared_args(self, p: Pattern) -> list[object]:
+    def _shared_args(self, at: Context) -> list[Arg]:
         if self.shared is None:
             return [pointer(0)] * 4
         s = self.shared
-        return [*p.at.at(s.gate.out, s.up.out, s.scalar.out), p.at.packed(s.down.weight)]
+        return [*at.at(s.gate.out, s.up.out, s.scalar.out), at.packed(s.down.weight)]
 
 
 def match_experts(p: Pattern, x: Buffer) -> Experts:
     """The ops of `MoeWeights.forward` (models/moe.py)."""
-    begin = p.end
+    begin = len(p.ops)
     logits = p.product(x)
-    covered = set(range(begin, p.end))
+    covered = set(range(begin, len(p.ops)))
     router = p.need(Router, lambda op: op.logits is logits.out)
     groups = p.need(GroupByExpert, lambda op: op.topk_ids is router.topk_ids)
-    quantize = p.maybe(Quantize)
-    if quantize is not None:
-        require(quantize.x is x)
-        p.q8[x] = quantize.out
-        covered.add(p.end - 1)
+    begin = len(p.ops)
+    p.quantised_form(x)
+    covered |= set(range(begin, len(p.ops)))
     gate_up = p.need(ExpertGateUp, lambda op: op.pairs is groups.pairs)
     down = p.need(ExpertDown, lambda op: op.x is gate_up.out)
     combine = p.need(Combine, lambda op: op.expert_rows is down.out)
@@ -135,21 +135,21 @@ def match_experts(p: Pattern, x: Buffer) -> Experts:
 
 def _match_shared(p: Pattern, x: Buffer, combine: Combine, covered: set[int]) -> SharedExpert | None:
     """The shared expert, where there is one."""
-    start, known = p.end, dict(p.q8)
+    start, known = len(p.ops), dict(p.q8)
     try:
         gate = p.product(x)
         up = p.product(x)
-        covered |= set(range(start, p.end))
+        products = set(range(start, len(p.ops)))
         silu = p.need(SiluMul, lambda op: op.gate is gate.out and op.up is up.out)
         inner = p.maybe(Quantize)
-        down: Op | None = p.maybe(LinearQ) if inner is not None else p.maybe(LinearF)
-        require(isinstance(down, LinearQ | LinearF))
-        at = p.end
+        down = p.need(LinearF) if inner is None else p.need(LinearQ)
+        begin = len(p.ops)
         scalar = p.product(x)
-        covered |= set(range(at, p.end))
+        products |= set(range(begin, len(p.ops)))
         add = p.need(GatedAdd, lambda op: op.x is combine.out and op.y is down.out and op.gate is scalar.out)
     except Mismatch:
-        p.end, p.q8 = start, known
-        covered -= set(range(start, len(p.ops)))
+        p.back(start)
+        p.q8 = known
         return None
+    covered |= products
     return SharedExpert(gate, up, silu, down, scalar, add)

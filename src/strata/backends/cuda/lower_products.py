@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from strata.backends.cuda.driver import Arg, Launch
-from strata.backends.cuda.fuse import Mismatch, Product, require
 from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
 from strata.backends.cuda.lower_linear import _TABLE_WORDS, blocks_ahead, segment_count
+from strata.backends.cuda.pattern import Product, require
 from strata.ops.buffers import Buffer
 from strata.quants import Format
 
@@ -90,8 +90,7 @@ def product_write(
 ) -> Launch:
     """A quantised product of q8 planes `x` and what it writes: streams where `inject` is given, else a sum."""
     n, k = product.weight.shape
-    if not product.weight.format.quantised:
-        raise Mismatch
+    require(product.weight.format.quantised)
     streams = 0 if inject is None else inject.shape[-1]
     rows, fmt = rows_at_once(at.bucket), product.weight.format
     shared = table_bytes(fmt) + 8 * _THREADS * rows + staged_bytes(k, rows)
