@@ -384,8 +384,8 @@ extern "C" const char* emulated_launch(void (*call)(void**), void (*touch)(), vo
 
 constexpr unsigned char kPattern = 0xa5;
 
-// Bytes [0, size) at a multiple of `align`, against the page after; filled with 0xff.
-extern "C" void* emulated_alloc(size_t size, size_t align) {
+// Bytes [0, size) at a multiple of `align`, against the page after; zero, or 0xff where `poison` is given.
+extern "C" void* emulated_alloc(size_t size, size_t align, int poison) {
   const size_t room = (size + align - 1) / align * align, mapped = (room + kPage - 1) / kPage * kPage + 2 * kPage;
   char* map = map_pages(mapped);
   if (map == MAP_FAILED) return nullptr;
@@ -393,7 +393,7 @@ extern "C" void* emulated_alloc(size_t size, size_t align) {
   mprotect(map + mapped - kPage, kPage, PROT_NONE);
   char* data = map + mapped - kPage - room;
   memset(map + kPage, kPattern, data - (map + kPage));
-  memset(data, 0xff, size);
+  if (poison) memset(data, 0xff, size);
   memset(data + size, kPattern, room - size);
   regions[data] = {map, mapped, size, data, false};
   return data;
