@@ -4,8 +4,10 @@ from itertools import takewhile
 from typing import TypeVar
 
 from strata.backends.cuda.fuse import Match, Window, fusion
+from strata.backends.cuda.lower_attention import attend
 from strata.backends.cuda.lower_dense import norm_row, quantize_blocks, whole_row
 from strata.backends.cuda.lower_linear import MOST_MATRICES, floating, quantised
+from strata.ops.attention import Attention
 from strata.ops.elementwise import Add, SiluMul
 from strata.ops.linear import LinearF, LinearQ
 from strata.ops.quantize import Quantize
@@ -39,6 +41,16 @@ def _activation(w: Window) -> Match | None:
     if first is None or second is None or second.x is not first.out or not w.unread_after(2, first.out):
         return None
     return Match(2, lambda to: quantize_blocks("silu_quantize", to.at(first.gate, first.up), second.out, to))
+
+
+@fusion
+def _attention(w: Window) -> Match | None:
+    """Attention whose result becomes int8 blocks."""
+    first, second = w.at(0, Attention), w.at(1, Quantize)
+    if first is None or second is None or second.x is not first.out or first.k_pool.shape[3] % 32:
+        return None
+    out = not w.unread_after(2, first.out)
+    return Match(2, lambda to: attend(first, to, second.out, out))
 
 
 @fusion
