@@ -7,6 +7,8 @@ from strata.ops.arithmetic import ATTENTION_SPLIT
 from strata.ops.attention import Attention
 from strata.ops.buffers import Buffer
 from strata.ops.kv_store import KV_GROUP, KvStore
+from strata.ops.rms_norm import RmsNorm
+from strata.ops.rope import Rope
 from strata.ops.step import PAGE_CELLS
 
 KV_TYPES = {"f32": 0, "f16": 1, "i8": 2}
@@ -25,6 +27,23 @@ def _(op: KvStore, at: Context) -> list[Launch]:
     grid = warps(rows_of(op.k, at) * kv_heads * groups * 2)
     args = [at.live(op.k), *step, *pools, pointer(at.faults), *sizes]
     return [launch("kv_store.cu", "kv_store", grid, 128, args)]
+
+
+def rope_store(
+    rotations: tuple[Rope, Rope], norms: tuple[RmsNorm | None, RmsNorm | None], op: KvStore, at: Context, keys: bool
+) -> list[Launch]:
+    """Queries and keys normed and rotated, keys and values stored; `keys`: are rotated keys read by others."""
+    num_pages, kv_heads, _, head_dim = op.k_pool.shape
+    (q, k), heads = rotations, rotations[0].x.shape[-1] // head_dim
+    sources = [r.x if n is None else n.x for r, n in zip(rotations, norms, strict=True)]
+    args = [at.live(q.out), *at.at(q.positions, op.sequences, op.page_table, q.table, *sources, op.v)]
+    args += [*at.raw(*(None if n is None else n.weight for n in norms)), *at.at(q.out, k.out if keys else None)]
+    args += [*at.at(op.k_pool, op.v_pool, op.k_scales, op.v_scales), pointer(at.faults)]
+    args += ints(heads, kv_heads, head_dim, q.rotary_dim, int(q.style), q.table.shape[0])
+    args += ints(op.page_table.shape[1], KV_TYPES[op.k_pool.dtype], num_pages)
+    args += floats(*(0.0 if n is None else n.eps for n in norms))
+    grid = warps(rows_of(op.k, at) * (heads + 2 * kv_heads))
+    return [launch("rope_store.cu", "rope_store", grid, 128, args, shared=4 * 4 * head_dim)]
 
 
 @lower.register

@@ -77,8 +77,8 @@ __device__ __forceinline__ void block_times_rows(const typename Packed<T>::Raw& 
 }
 
 // This lane's chain over blocks [begin, end) of weight row `row`; the first `Ahead` blocks are loaded by `load_first`,
-// which may come before the activations are there.
-template <QuantType T, int M, int Segs, int Ahead> struct SegmentChain {
+// which may come before the activations are there. Once: no segment is longer, so that nothing else is held.
+template <QuantType T, int M, int Segs, int Ahead, bool Once = false> struct SegmentChain {
   typename Packed<T>::Raw raw[Ahead];
   const uint8_t* w;
   int n, blocks, row, segment, begin, end;
@@ -96,10 +96,11 @@ template <QuantType T, int M, int Segs, int Ahead> struct SegmentChain {
 #pragma unroll 1
     for (int j = begin; j < end; j += Ahead) {
       typename Packed<T>::Raw next[Ahead];
-      load(next, j + Ahead);
+      if constexpr (!Once) load(next, j + Ahead);
 #pragma unroll
       for (int i = 0; i < Ahead; ++i)
         if (j + i < end) block_times_rows<T, M>(raw[i], table, a, j + i, segment, y);
+      if constexpr (Once) break;
 #pragma unroll
       for (int i = 0; i < Ahead; ++i) raw[i] = next[i];
     }

@@ -64,7 +64,7 @@ template <int Kv, int H, int D> struct Split {
   static constexpr int kTurns = kAttentionSplit / kSets;       // cells of a thread
   static constexpr int kBatch = Kv == kKvInt8 || kHeld > 4 ? 8 : 4;  // of them loaded at a time, all held lanes the same number of times
   static constexpr int kSteps = (D + 31) / 32;
-  static constexpr int kCells = Kv == kKvInt8 && D <= 128 ? 4 : Kv != kKvF32 || D <= 128 ? 2 : 1;  // a thread's keys in flight
+  static constexpr int kCells = (Kv == kKvInt8 && D <= 128) || (Kv == kKvF16 && D < 128) ? 2 : 1;  // a thread's keys in flight
   static constexpr int kGroup = D < kKvGroup ? D : kKvGroup;
   static_assert(D % 8 == 0 && kBatch <= kTurns);
 
