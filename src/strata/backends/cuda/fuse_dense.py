@@ -54,11 +54,14 @@ def _rotated_cells(w: Window) -> Match | None:
         at += norm is not None
         rotation = w.at(at, Rope)
         at += 1
-        if rotation is None or norm is not None and not (norm.out is rotation.x and w.unread_after(at, norm.out)):
+        if rotation is None or (
+            norm is not None and not (norm.out is rotation.x and w.unread_after(at, norm.out))
+        ):
             return None
         if norm is not None and norm.weight.shape[-1] != rotation.head_dim:
             return None
-        rotations.append(rotation), norms.append(norm)
+        rotations.append(rotation)
+        norms.append(norm)
     (q, k), store = rotations, w.at(at, KvStore)
     if store is None or store.k is not k.out or store.positions is not q.positions:
         return None

@@ -30,14 +30,21 @@ def _(op: KvStore, at: Context) -> list[Launch]:
 
 
 def rope_store(
-    rotations: tuple[Rope, Rope], norms: tuple[RmsNorm | None, RmsNorm | None], op: KvStore, at: Context, keys: bool
+    rotations: tuple[Rope, Rope],
+    norms: tuple[RmsNorm | None, RmsNorm | None],
+    op: KvStore,
+    at: Context,
+    keys: bool,
 ) -> list[Launch]:
     """Queries and keys normed and rotated, keys and values stored; `keys`: are rotated keys read by others."""
     num_pages, kv_heads, _, head_dim = op.k_pool.shape
     (q, k), heads = rotations, rotations[0].x.shape[-1] // head_dim
     sources = [r.x if n is None else n.x for r, n in zip(rotations, norms, strict=True)]
     args = [at.live(q.out), *at.at(q.positions, op.sequences, op.page_table, q.table, *sources, op.v)]
-    args += [*at.raw(*(None if n is None else n.weight for n in norms)), *at.at(q.out, k.out if keys else None)]
+    args += [
+        *at.raw(*(None if n is None else n.weight for n in norms)),
+        *at.at(q.out, k.out if keys else None),
+    ]
     args += [*at.at(op.k_pool, op.v_pool, op.k_scales, op.v_scales), pointer(at.faults)]
     args += ints(heads, kv_heads, head_dim, q.rotary_dim, int(q.style), q.table.shape[0])
     args += ints(op.page_table.shape[1], KV_TYPES[op.k_pool.dtype], num_pages)

@@ -13,7 +13,13 @@ from strata.ops.buffers import Buffer
 from strata.ops.linear import LinearF, LinearQ
 
 _ROWS = (1, 2, 4, 8)  # rows a kernel takes at once
-TABLE_WORDS = {"IQ3_XXS": 256, "IQ2_S": 2048, "IQ2_XXS": 512, "IQ2_XS": 1024, "IQ3_S": 512}  # Packed<T>::kTableWords
+TABLE_WORDS = {
+    "IQ3_XXS": 256,
+    "IQ2_S": 2048,
+    "IQ2_XXS": 512,
+    "IQ2_XS": 1024,
+    "IQ3_S": 512,
+}  # Packed<T>::kTableWords
 _PAD_BYTES = 16  # kSegmentPad of product.cuh, a segment
 _THREADS = (256, 128, 64)  # a thread block
 _BALANCED = 0.9  # share of the time that multiprocessors have work
@@ -88,7 +94,11 @@ def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:
     args = [at.live(ops[0].out), *at.at(ops[0].x), *matrices, *ints(k, whole)]
     stage = 4 * m * (_STAGE_VALUES // m // 32 * 32)
     shared = min(stage, -(-4 * m * k // 16) * 16) if m == 1 else stage
-    return [launch("linear_f.cu", "linear_f", (blocks, -(-rows // m)), threads, args, macros=macros, shared=shared)]
+    return [
+        launch(
+            "linear_f.cu", "linear_f", (blocks, -(-rows // m)), threads, args, macros=macros, shared=shared
+        )
+    ]
 
 
 def _matrices(
