@@ -1,4 +1,4 @@
-"""Stage 6: what each node of a step costs inside the chain: 8 layers at full width, one row, graphs of the first nodes only."""
+"""Stage 7: what each node of a step costs inside the chain: 8 layers at full width, one row, graphs of the first nodes only."""
 
 import statistics
 from collections import defaultdict

@@ -78,7 +78,9 @@ class CudaBackend:
         assert self._arena_bytes >= program.arena_bytes, "reserve() the largest arena before lowering"
         found = groups(program, self._fused)
         offsets, arena_bytes = plan(program, found)
-        self.reserve(arena_bytes)  # groups hold their buffers longer; programs lowered before keep the old arena
+        self.reserve(
+            arena_bytes
+        )  # groups hold their buffers longer; programs lowered before keep the old arena
         context = self._context(program, offsets)
 
         def launches(lowering: Lowering) -> list[Launch]:

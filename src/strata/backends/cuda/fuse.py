@@ -16,7 +16,7 @@ from strata.ops.op import Op
 from strata.ops.program import Program
 
 Lowering = Callable[[Context], list[Launch]]
-O = TypeVar("O", bound=Op)  # noqa: E741
+O = TypeVar("O", bound=Op)
 
 
 @dataclass(frozen=True)

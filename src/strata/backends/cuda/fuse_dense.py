@@ -4,12 +4,16 @@ from itertools import takewhile
 from typing import TypeVar
 
 from strata.backends.cuda.fuse import Match, Window, fusion
+from strata.backends.cuda.lower_attention import attend, rope_store
 from strata.backends.cuda.lower_dense import norm_row, quantize_blocks, whole_row
 from strata.backends.cuda.lower_linear import MOST_MATRICES, floating, quantised
+from strata.ops.attention import Attention
 from strata.ops.elementwise import Add, SiluMul
+from strata.ops.kv_store import KvStore
 from strata.ops.linear import LinearF, LinearQ
 from strata.ops.quantize import Quantize
 from strata.ops.rms_norm import RmsNorm
+from strata.ops.rope import Rope
 
 _LONGEST_ROW = 8192  # values of a row that every device holds in shared memory
 
@@ -39,6 +43,43 @@ def _activation(w: Window) -> Match | None:
     if first is None or second is None or second.x is not first.out or not w.unread_after(2, first.out):
         return None
     return Match(2, lambda to: quantize_blocks("silu_quantize", to.at(first.gate, first.up), second.out, to))
+
+
+@fusion
+def _rotated_cells(w: Window) -> Match | None:
+    """Queries and keys [normed by heads and] rotated, then stored."""
+    rotations, norms, at = [], [], 0
+    for _ in range(2):
+        norm = w.at(at, RmsNorm)
+        at += norm is not None
+        rotation = w.at(at, Rope)
+        at += 1
+        if rotation is None or (
+            norm is not None and not (norm.out is rotation.x and w.unread_after(at, norm.out))
+        ):
+            return None
+        if norm is not None and norm.weight.shape[-1] != rotation.head_dim:
+            return None
+        rotations.append(rotation)
+        norms.append(norm)
+    (q, k), store = rotations, w.at(at, KvStore)
+    if store is None or store.k is not k.out or store.positions is not q.positions:
+        return None
+    alike = [(r.positions, r.table, r.head_dim, r.style) for r in rotations]
+    if alike[0] != alike[1] or store.k_pool.shape[3] != q.head_dim:
+        return None
+    keys = not w.unread_after(at + 1, k.out)
+    return Match(at + 1, lambda to: rope_store((q, k), (norms[0], norms[1]), store, to, keys))
+
+
+@fusion
+def _attention(w: Window) -> Match | None:
+    """Attention whose result becomes int8 blocks."""
+    first, second = w.at(0, Attention), w.at(1, Quantize)
+    if first is None or second is None or second.x is not first.out or first.k_pool.shape[3] % 32:
+        return None
+    out = not w.unread_after(2, first.out)
+    return Match(2, lambda to: attend(first, to, second.out, out))
 
 
 @fusion

@@ -68,7 +68,13 @@ def norm_row(
     width = op.weight.shape[-1]
     x, y, total = (op.x, None, None) if before is None else (before.a, before.b, before.out)
     planes = [pointer(0)] * 3 if after is None else at.q8(after.out)
-    args = [at.live(op.out), *at.at(x, y), *at.raw(op.weight), *at.at(total, op.out if out else None), *planes]
+    args = [
+        at.live(op.out),
+        *at.at(x, y),
+        *at.raw(op.weight),
+        *at.at(total, op.out if out else None),
+        *planes,
+    ]
     args += [pointer(at.faults), *ints(width), *floats(op.eps)]
     return [launch("norm.cu", "norm_row", rows_of(op.x, at), _ROW_THREADS, args, shared=4 * width)]
 

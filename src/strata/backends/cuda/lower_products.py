@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
-from strata.backends.cuda.lower_linear import _TABLE_WORDS, blocks_ahead, segment_count
+from strata.backends.cuda.lower_linear import TABLE_WORDS, blocks_ahead, segment_count, segment_length
 from strata.backends.cuda.pattern import Product, require
 from strata.ops.buffers import Buffer
 from strata.quants import Format
@@ -22,7 +22,7 @@ def staged_bytes(k: int, rows: int) -> int:
 
 def table_bytes(fmt: Format) -> int:
     """Shared memory of a format's grid."""
-    return 4 * _TABLE_WORDS.get(fmt.name, 0)
+    return 4 * TABLE_WORDS.get(fmt.name, 0)
 
 
 def rows_at_once(bucket: int) -> int:
@@ -36,10 +36,8 @@ def geometry(k: int, rows: int) -> list[tuple[str, str | int]]:
 
 
 def segments(k: int, prefix: str = "STRATA_") -> list[tuple[str, str | int]]:
-    """Macros of a row's segments; LENGTH is 0 where they are not even."""
-    count = segment_count(k)
-    length = k // 32 // count if k // 32 % count == 0 else 0
-    return [(f"{prefix}SEGMENTS", count), (f"{prefix}AHEAD", blocks_ahead(k)), (f"{prefix}LENGTH", length)]
+    """Macros of a row's segments."""
+    return [(f"{prefix}SEGMENTS", segment_count(k)), (f"{prefix}AHEAD", blocks_ahead(k)), (f"{prefix}LENGTH", segment_length(k))]
 
 
 def products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]) -> list[Launch]:

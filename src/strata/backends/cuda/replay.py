@@ -22,7 +22,7 @@ class Part:
 
 
 class CudaReplay:
-    """`parts` in order are the program; `alone` gives the launches of one op, where a replay begins or ends in a part."""
+    """`parts` in order are the program; `alone`: launches of one op, where a replay begins or ends in a part."""
 
     def __init__(
         self,

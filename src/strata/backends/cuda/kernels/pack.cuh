@@ -90,11 +90,6 @@ template <> struct Pack<QuantType::IQ2_S> {
   }
 };
 
-template <> struct Pack<QuantType::Q8_0> {
-  static constexpr int plane[4] = {32, 2, 0, 0};
-  static __device__ void block(const uint8_t* p, uint8_t* const* to) { put_bytes(p + 2, 32, to[0]), put_bytes(p, 2, to[1]); }
-};
-
 template <> struct Pack<QuantType::NVFP4> {
   static constexpr int plane[4] = {32, 4, 0, 0};
   static __device__ void block(const uint8_t* p, uint8_t* const* to) {
@@ -110,3 +105,5 @@ template <> struct Pack<QuantType::NVFP4> {
 };
 
 }  // namespace strata
+
+#include "pack_more.cuh"

@@ -8,7 +8,6 @@
 //   Q4_K     nibbles (16): byte j holds j, j+16 | the 12 B of 6-bit scales and minimums per 8 blocks | f16 d, dmin
 //   IQ2_S    low grid indices and signs (8) | high index bits, scales (2) | f16 d
 //   NVFP4    nibbles in order (16) | UE4M3 scales (2)
-//   Q8_0     codes (32) | f16 d
 //
 // Packed<T>::load takes a block's raw words; decode turns them into eight words of four codes, in K order.
 #pragma once
@@ -299,29 +298,11 @@ template <> struct Packed<QuantType::NVFP4> {
   }
 };
 
-template <> struct Packed<QuantType::Q8_0> {
-  static constexpr int kTableWords = 0;
-  static constexpr int kOffset = 0;
-  struct Raw {
-    uint4 low, high;
-    uint32_t d;
-  };
-  static __device__ __forceinline__ Raw load(const uint8_t* w, int n, int blocks, int row, int b) {
-    const size_t cells = static_cast<size_t>(n) * blocks;
-    const uint32_t at = static_cast<uint32_t>(row * blocks + b);  // a matrix has fewer than 2^31 blocks
-    const uint8_t* codes = w + static_cast<size_t>(at) * 32;
-    return {load_16(codes), load_16(codes + 16), load_2(w + cells * 32 + static_cast<size_t>(at) * 2)};
-  }
-  template <int Copies> static __device__ __forceinline__ void fill(uint32_t*) {}
-  template <int Copies>
-  static __device__ __forceinline__ void decode(const Raw& r, const uint32_t*, uint32_t* code) {
-    code[0] = r.low.x, code[1] = r.low.y, code[2] = r.low.z, code[3] = r.low.w;
-    code[4] = r.high.x, code[5] = r.high.y, code[6] = r.high.z, code[7] = r.high.w;
-  }
-  static __device__ __forceinline__ Scales scales(const Raw& r) {
-    return {half_float(static_cast<uint16_t>(r.d)), 0.0f, 0.0f, 1, 1};
-  }
-};
+}  // namespace strata
+
+#include "packed_more.cuh"
+
+namespace strata {
 
 // Signed codes from stored ones (each at most 127 - kOffset), for products that cannot correct by the sum of codes.
 template <QuantType T> __device__ __forceinline__ uint32_t centre(uint32_t codes) {

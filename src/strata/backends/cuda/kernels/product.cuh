@@ -77,7 +77,8 @@ __device__ __forceinline__ void block_times_rows(const typename P::Raw& raw, con
 }
 
 // This lane's chain over its segment of weight row `row`; the first `Ahead` blocks are loaded by `load_first`, which may come
-// before the activations are there. Length: blocks of every segment, where they are even and that is known, else 0.
+// before the activations are there. Length: blocks of every segment, where they are even and that is known; -1: no segment is longer than
+// Ahead; else 0.
 template <QuantType T, int M, int Segs, int Ahead, int Length = 0, class P = Packed<T>> struct SegmentChain {
   typename P::Raw raw[Ahead];
   const uint8_t* w;
@@ -97,7 +98,7 @@ template <QuantType T, int M, int Segs, int Ahead, int Length = 0, class P = Pac
   __device__ __forceinline__ void run(const uint32_t* table, const StagedRows& a, float (&y)[M]) {
 #pragma unroll
     for (int m = 0; m < M; ++m) y[m] = 0.0f;
-    if constexpr (Length > 0 && Length <= Ahead) {
+    if constexpr (Length != 0 && Length <= Ahead) {
       step(table, a, 0, y);
     } else {
 #pragma unroll 1
