@@ -1,7 +1,8 @@
-"""Stage 7: what each node of a step costs inside the chain: 8 layers at full width, one row, graphs of the first nodes only."""
+"""Stage 7: what each node of a step adds to the chain: 8 layers at full width, one row, graphs of the first nodes."""
 
 import statistics
 from collections import defaultdict
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,9 @@ def run(report: Report) -> None:
         fill(loaded, cells)
         decoder.step(cells)
         found = _prefixes(decoder)
-        report[f"prefixes {cells}"] = [k for k in found["kernels"] if "attention" in k["kernel"] or "select" in k["kernel"]]
+        report[f"prefixes {cells}"] = [
+            k for k in found["kernels"] if "attention" in k["kernel"] or "select" in k["kernel"]
+        ]
         say(f"{cells}: {found['step_us']} us, {report[f'prefixes {cells}']}")
     report["gpu"] = gpu_state()
 
@@ -57,7 +60,7 @@ def _prefixes(decoder: Decoder) -> dict[str, Any]:
     return {
         "nodes": len(nodes),
         "step_us": round(times[-1], 1),
-        "each": [round(b - a, 2) for a, b in zip(times, times[1:], strict=False)],
+        "each": [round(b - a, 2) for a, b in pairwise(times)],
         "kernels": [
             {"kernel": k, "count": len(v), "us": round(sum(v), 1), "each": round(statistics.median(v), 2)}
             for k, v in table

@@ -6,8 +6,9 @@ from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.fuse import Lowering
 from strata.backends.cuda.fuse_sublayer import match_streams, read, write
 from strata.backends.cuda.lower import Context, floats, ints, launch, pointer
+from strata.backends.cuda.lower_attention import KV_TYPES
 from strata.backends.cuda.lower_products import product_write, products
-from strata.backends.cuda.lower_sparse import KV_TYPES, attend, score_sizes
+from strata.backends.cuda.lower_sparse import attend, score_sizes
 from strata.backends.cuda.pattern import Pattern, Product, require, sublayer
 from strata.ops.gates import SigmoidGate
 from strata.ops.head_norm import HeadNormRope
@@ -80,7 +81,9 @@ def attention_sublayer(p: Pattern) -> Lowering:
     end = write(p, source, last.out)
     head_dim = attention.k_pool.shape[-1]
     require(q.stride == gate.stride == 2 * head_dim and gate.offset == head_dim and head_dim % 32 == 0)
-    require(k.stride == head_dim and index_q.stride == keys.pooled.shape[-1] and q.table is k.table is keys.table)
+    require(
+        k.stride == head_dim and index_q.stride == keys.pooled.shape[-1] and q.table is k.table is keys.table
+    )
     inputs = _Inputs(q, k, store, keys, index_q)
     matrices = [q_and_gate, k_proj, v_proj, index_k, index_q_proj]
 
@@ -101,7 +104,10 @@ def attention_sublayer(p: Pattern) -> Lowering:
 
 def _select(scores: BlockScores, select: SelectBlocks, at: Context) -> Launch:
     rows, stride = scores.out.shape
-    args = [at.live(scores.q), *at.at(scores.positions, scores.sequences, scores.page_table, scores.q, scores.pooled)]
+    args = [
+        at.live(scores.q),
+        *at.at(scores.positions, scores.sequences, scores.page_table, scores.q, scores.pooled),
+    ]
     args += [*at.at(select.out, scores.out), pointer(at.counters(rows)), *score_sizes(scores, stride)]
     workers = max(1, min(2 * at.properties.multiprocessors, -(-stride // 128)))
     args.append(pointer(at.faults))

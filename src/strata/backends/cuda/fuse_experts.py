@@ -93,18 +93,32 @@ class Experts:
         live, logits, q8 = at.live(self.x), at.at(self.logits.out), at.q8(self.gate_up.out)
         scales = at.raw(self.gate_up.gate_scale, self.gate_up.up_scale)
         tables = [pointer(at.experts(w)) for w in (gate, up, down)]
-        shared = sum({f.name: _plane_table(f) for f in (gate.format, up.format)}.values()) + staged_bytes(hidden, 1)
+        shared = sum({f.name: _plane_table(f) for f in (gate.format, up.format)}.values()) + staged_bytes(
+            hidden, 1
+        )
         args = [live, *logits, *p.planes(self.x, at), *tables[:2], *scales, *q8, pointer(at.faults)]
         grid = -(-inner // 32), top
         first = launch(
-            "experts_step.cu", "experts_gate_up", grid, 32 * segment_count(hidden), args, macros=macros, shared=shared
+            "experts_step.cu",
+            "experts_gate_up",
+            grid,
+            32 * segment_count(hidden),
+            args,
+            macros=macros,
+            shared=shared,
         )
         planes = top + (self.shared is not None)
         shared = table_bytes(down.format) + planes * -(-staged_bytes(inner, 1) // 16) * 16
         args = [live, *logits, *q8, tables[2], *at.raw(self.down.scale), *self._shared_args(at)]
         args += [*at.at(residual, inject, out), pointer(at.faults)]
         second = launch(
-            "experts_step.cu", "experts_down", -(-hidden // features), 32 * planes, args, macros=macros, shared=shared
+            "experts_step.cu",
+            "experts_down",
+            -(-hidden // features),
+            32 * planes,
+            args,
+            macros=macros,
+            shared=shared,
         )
         require(shared <= at.properties.shared)
         return [first, second]

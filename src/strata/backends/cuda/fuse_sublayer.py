@@ -158,16 +158,28 @@ class _Mixer:
         require(shared <= at.properties.shared)
         step = (rule.positions, rule.sequences, rule.commits, rule.state, rule.pending)
         args = [at.live(rule.positions), *at.at(*step, self.conv.x), *at.raw(self.conv.weight)]
-        args += [*at.at(self.conv.ring, self.gates.b, self.gates.a), *at.raw(self.gates.rate, self.gates.bias)]
+        args += [
+            *at.at(self.conv.ring, self.gates.b, self.gates.a),
+            *at.raw(self.gates.rate, self.gates.bias),
+        ]
         args += [*at.at(self.z.out), *at.raw(self.norm.weight), *at.q8(self.quantize.out)]
-        sizes = (rule.key_heads, value_heads, int(rule.tiled), slots, self.conv.ring.shape[1], self.gates.packed)
+        sizes = (
+            rule.key_heads,
+            value_heads,
+            int(rule.tiled),
+            slots,
+            self.conv.ring.shape[1],
+            self.gates.packed,
+        )
         args += [*ints(*sizes), *floats(self.heads.scale, self.norm.eps), pointer(at.faults)]
         macros: list[tuple[str, str | int]] = [
             ("STRATA_KEY_DIM", key_dim), ("STRATA_VALUE_DIM", value_dim), ("STRATA_ROWS", at.bucket),
             ("STRATA_KERNEL", self.conv.weight.shape[1]), ("STRATA_SILU", int(self.norm.silu)),
         ]  # fmt: skip
         grid = value_heads, 1, at.bucket
-        return launch("delta_mixer.cu", "delta_mixer", grid, _MIXER_THREADS, args, macros=macros, shared=shared)
+        return launch(
+            "delta_mixer.cu", "delta_mixer", grid, _MIXER_THREADS, args, macros=macros, shared=shared
+        )
 
 
 @sublayer

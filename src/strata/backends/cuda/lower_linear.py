@@ -38,7 +38,7 @@ def longest_segment(k: int) -> int:
 
 
 def segment_length(k: int) -> int:
-    """`Length` of product.cuh's SegmentChain: even segments' blocks, -1 where none is longer than is loaded ahead, else 0."""
+    """product.cuh `Length`: blocks of even segments, -1 where none is longer than is loaded ahead, else 0."""
     if k // 32 % segment_count(k) == 0:
         return longest_segment(k)
     return -1 if longest_segment(k) <= blocks_ahead(k) else 0

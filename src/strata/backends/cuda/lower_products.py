@@ -37,7 +37,11 @@ def geometry(k: int, rows: int) -> list[tuple[str, str | int]]:
 
 def segments(k: int, prefix: str = "STRATA_") -> list[tuple[str, str | int]]:
     """Macros of a row's segments."""
-    return [(f"{prefix}SEGMENTS", segment_count(k)), (f"{prefix}AHEAD", blocks_ahead(k)), (f"{prefix}LENGTH", segment_length(k))]
+    return [
+        (f"{prefix}SEGMENTS", segment_count(k)),
+        (f"{prefix}AHEAD", blocks_ahead(k)),
+        (f"{prefix}LENGTH", segment_length(k)),
+    ]
 
 
 def products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]) -> list[Launch]:
@@ -77,7 +81,12 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
         macros += [(name, str(value)) for name, value in geometry(k, rows)]
     else:
         shared = 0
-        macros += [("STRATA_ROWS", str(rows)), ("STRATA_SEGMENTS", "1"), ("STRATA_AHEAD", "1"), ("STRATA_LENGTH", "0")]
+        macros += [
+            ("STRATA_ROWS", str(rows)),
+            ("STRATA_SEGMENTS", "1"),
+            ("STRATA_AHEAD", "1"),
+            ("STRATA_LENGTH", "0"),
+        ]
     grid = end, -(-at.bucket // rows)
     args += ints(k)
     return launch("products.cu", "products", grid, _THREADS, args, macros=macros, shared=shared)

@@ -80,4 +80,6 @@ def _attend(op: SparseAttention, at: Context, row: int, rows: int, gated: Sequen
         ("STRATA_GATED", int(bool(gated))),
     ]  # fmt: skip
     shared = room(head_dim, heads)
-    return launch("sparse.cu", "sparse_attention", (splits, parts, rows), 256, args, macros=macros, shared=shared)
+    return launch(
+        "sparse.cu", "sparse_attention", (splits, parts, rows), 256, args, macros=macros, shared=shared
+    )
