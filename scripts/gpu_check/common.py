@@ -154,7 +154,7 @@ def in_graph(driver: Any, launches: list[Any], repeats: int = 10) -> float:
 
 
 def by_kernel(driver: Any, replay: Any) -> list[dict[str, Any]]:
-    """What nodes cost inside a graph: a graph of all nodes of each kind, with dependent launch as in the step. Values are
+    """What nodes cost inside a graph: a graph of all nodes of each kind, dependent launch as in the step. Values are
     whatever the last step left."""
     kinds: dict[tuple[str, int, tuple[int, ...]], list[Any]] = defaultdict(list)
     for node in replay.launches:

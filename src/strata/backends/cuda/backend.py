@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends.cuda import (  # noqa: F401  (they register their rules)
+    fuse_attention,
     fuse_dense,
+    fuse_sublayer,
     lower_attention,
     lower_dense,
     lower_heads,

@@ -70,7 +70,7 @@ def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
         ("STRATA_ROWS", m),
         ("STRATA_SEGMENTS", segments),
         ("STRATA_AHEAD", blocks_ahead(k)),
-        ("STRATA_ONCE", int(longest_segment(k) <= blocks_ahead(k))),
+        ("STRATA_LENGTH", longest_segment(k) if k // 32 % segments == 0 else 0),
     ]
     sizes = [op.weight.shape[0] for op in ops]
     threads = balanced_threads(sizes, 32 // segments, at)

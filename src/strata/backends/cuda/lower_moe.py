@@ -52,6 +52,7 @@ class _Shape:
             ("STRATA_ROWS", self.rows),
             ("STRATA_SEGMENTS", self.segments),
             ("STRATA_AHEAD", longest if longest <= 6 else 4),
+            ("STRATA_LENGTH", longest if quantised and k // 32 % self.segments == 0 else 0),
         ]
 
 

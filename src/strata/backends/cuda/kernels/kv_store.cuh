@@ -1,11 +1,12 @@
-// Writing a group of values of a cell, in the pool's type, by one warp.
+// One group of a key or value to its cell of the pool.
 #pragma once
 
 #include "kv.cuh"
+#include "step.cuh"
 
 namespace strata {
 
-// False where a value is not finite, or its scale or half is not.
+// One warp: `n` values of x to value `at` of the pool on; false where one is not finite as stored.
 __device__ __forceinline__ bool store_group(const float* x, int n, int kv_type, void* pool, unsigned short* scales, size_t at, int group) {
   bool finite = true;
   if (kv_type == kKvF32) {

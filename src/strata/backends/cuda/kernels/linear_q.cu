@@ -1,6 +1,6 @@
 // linear_q: y[m][row] for quantised weights [n, k] of one type and q8 rows, up to three matrices of the same rows in one launch.
-// Macros: STRATA_TYPE, STRATA_ROWS (M), STRATA_SEGMENTS (of k), STRATA_AHEAD (blocks loaded before the first is used), STRATA_ONCE (no
-// segment is longer). grid.x: thread blocks of matrix 0, of matrix 1, of matrix 2; grid.y: groups of M rows.
+// Macros: STRATA_TYPE, STRATA_ROWS (M), STRATA_SEGMENTS (of k), STRATA_AHEAD (blocks loaded before the first is used), STRATA_LENGTH
+// (product.cuh). grid.x: thread blocks of matrix 0, of matrix 1, of matrix 2; grid.y: groups of M rows.
 #include "op.cuh"
 #include "product.cuh"
 
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(256) linear_q(const int* live, cons
     w = w1, y = y1, n = n1, block -= blocks0;
   }
   const int first = block * each + warp_id() * per_warp;
-  SegmentChain<T, M, segs, STRATA_AHEAD, STRATA_ONCE> chain(w, n, k / kBlock, min(first + lane_id() / segs, n - 1));
+  SegmentChain<T, M, segs, STRATA_AHEAD, STRATA_LENGTH> chain(w, n, k / kBlock, min(first + lane_id() / segs, n - 1));
   chain.load_first();
   dependency_launch();  // the next node's weights may start to flow; its reads of our rows wait for us to end
   Packed<T>::template fill<1>(table);
