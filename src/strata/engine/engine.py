@@ -13,12 +13,20 @@ from strata.config import EngineOptions
 from strata.engine.load import LoadedModel, load_model
 from strata.engine.pieces import Cutter
 from strata.engine.plan import StepOutput
-from strata.engine.request import Request, SamplingParams, Status
+from strata.engine.request import Request, SamplingParams, Status, TokenMask
 from strata.engine.sample_inputs import check_sampling
 from strata.engine.scheduler import Scheduler
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile
 from strata.models import ModelConfig
+
+
+@dataclass(frozen=True)
+class QueuePlace:
+    """A waiting request's place, 1 being next, and the estimated seconds until it is started."""
+
+    position: int
+    seconds: float
 
 
 @dataclass
@@ -91,8 +99,27 @@ class Engine:
         self._scheduler.update(output)
         return output
 
-    def add(self, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Request:
-        """Queues a request; refused at once when it cannot fit."""
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do: requests, or upkeep of what they left."""
+        return self._scheduler.num_unfinished > 0
+
+    def queue_place(self, request: Request) -> QueuePlace | None:
+        """Where a waiting request stands; None when it waits no more."""
+        return None if request.status is not Status.WAITING else QueuePlace(1, 0.0)
+
+    def add(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        client: str = "",
+        mask: TokenMask | None = None,
+        cache_points: Sequence[int] = (),
+        images: Sequence[tuple[int, bytes]] = (),
+    ) -> Request:
+        """Queues a request; refused at once when it cannot fit (ContextLengthError) or `client` has too many open
+        (BusyError). The other arguments: see Request."""
         self._check(prompt_token_ids)
         check_sampling(sampling, self.model_config.vocab_size)
         room = self.max_model_len - len(prompt_token_ids)
@@ -102,7 +129,9 @@ class Engine:
                 f"{self.max_model_len - 1} and one new token"
             )
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-        request = Request(next(self._ids), prompt_token_ids, sampling)
+        request = Request(
+            next(self._ids), prompt_token_ids, sampling, client, mask, tuple(cache_points), tuple(images)
+        )
         self._scheduler.add(request)
         return request
 
