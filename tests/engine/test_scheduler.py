@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from strata.engine.pieces import Cutter
@@ -89,7 +90,7 @@ class Run:
         prompts |= {tail.request_id: 7 for tail in plan.tails if tail.sampled}
         decode_ms = 4.0 if len(plan.decode) or plan.tails else 0.0
         output = StepOutput(
-            plan, [7] * len(plan.decode), prompts, part, prompt_ms=prompt_ms, decode_ms=decode_ms
+            plan, np.full(len(plan.decode), 7), prompts, part, prompt_ms=prompt_ms, decode_ms=decode_ms
         )
         self.scheduler.update(output)
         self.now += prompt_ms + decode_ms

@@ -1,6 +1,6 @@
 """What a step will do and what came of it: plain data between the scheduler and the runner."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +10,7 @@ from strata.engine.request import SamplingParams, TokenMask
 from strata.errors import StrataError
 
 Ints = NDArray[np.int32]
+NO_ROWS: Ints = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,8 @@ class DecodeRows:
         """Row i alone."""
         return DecodeRows(self.sequences[i : i + 1], self.positions[i : i + 1], self.token_ids[i : i + 1])
 
-    @classmethod
-    def none(cls) -> "DecodeRows":
-        """No rows."""
-        empty = np.zeros(0, np.int32)
-        return cls(empty, empty, empty)
+
+NO_DECODE = DecodeRows(NO_ROWS, NO_ROWS, NO_ROWS)
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class StartedSequence:
 class StepPlan:
     """Rows in the step form, the decoding ones before prompt tails; and at most one prompt chunk, for a while."""
 
-    decode: DecodeRows = field(default_factory=DecodeRows.none)
+    decode: DecodeRows = NO_DECODE
     tails: tuple[ScheduledRows, ...] = ()
     prompt: PromptCursor | None = None
     started: tuple[StartedSequence, ...] = ()
@@ -90,15 +88,16 @@ class Logprobs:
     top: list[tuple[int, float]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class StepOutput:
-    """Tokens of the decode rows in their order, and the first tokens of prompts that ended; the rest by sequence."""
+    """Tokens of the decode rows in their order, and the first tokens of prompts that ended; the rest by sequence.
+    The runner fills it."""
 
     plan: StepPlan
-    token_ids: list[int] = field(default_factory=list)
-    prompt_token_ids: Mapping[int, int] = field(default_factory=dict)  # by request
+    token_ids: Ints = field(default_factory=lambda: NO_ROWS)
+    prompt_token_ids: dict[int, int] = field(default_factory=dict)  # by request
     prompt_part: int = 0  # where the cursor goes on; 0: the chunk is complete
-    logprobs: Mapping[int, Logprobs] = field(default_factory=dict)  # where they were asked for
-    faults: Mapping[int, StrataError] = field(default_factory=dict)  # of requests that cannot go on
+    logprobs: dict[int, Logprobs] = field(default_factory=dict)  # where they were asked for
+    faults: dict[int, StrataError] = field(default_factory=dict)  # of requests that cannot go on
     prompt_ms: float = 0.0
     decode_ms: float = 0.0

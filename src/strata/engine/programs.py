@@ -66,26 +66,31 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Step inputs of the two forms. A chunk may stand between two layers while steps run: it has rows and taps of its
-    own, and shares what is about sequences, and the wanted rows, which are written just before its head runs."""
+    """Step inputs. A chunk may stand between two layers while steps run: it has rows and taps of its own, and shares
+    what is about sequences, and the wanted rows, which are written just before its head runs. Settling, between steps,
+    has a row of its own."""
 
     step: StepBuffers
     chunk: StepBuffers
+    settling: StepBuffers
 
     @classmethod
     def create(cls, limits: Limits) -> "Inputs":
         """Buffers for what the limits allow."""
         sequences = (limits.max_num_seqs, limits.max_model_len, MAX_STEP_ROWS)
         step = StepBuffers.create(MAX_STEP_ROWS, *sequences)
-        chunk = replace(
-            StepBuffers.create(max(limits.chunk_rows, 1), *sequences),
-            page_table=step.page_table,
-            commits=step.commits,
-            num_logit_rows=step.num_logit_rows,
-            logit_rows=step.logit_rows,
-            constants=step.constants,
-        )
-        return cls(step, chunk)
+
+        def beside(rows: int) -> StepBuffers:
+            return replace(
+                StepBuffers.create(rows, *sequences),
+                page_table=step.page_table,
+                commits=step.commits,
+                num_logit_rows=step.num_logit_rows,
+                logit_rows=step.logit_rows,
+                constants=step.constants,
+            )
+
+        return cls(step, beside(max(limits.chunk_rows, 1)), beside(1))
 
     def of(self, form: Form) -> StepBuffers:
         """The set that programs of a form read."""
@@ -93,7 +98,7 @@ class Inputs:
 
     def all(self) -> tuple[Buffer, ...]:
         """Every buffer once."""
-        return tuple(dict.fromkeys((*self.step.all(), *self.chunk.all())))
+        return tuple(dict.fromkeys((*self.step.all(), *self.chunk.all(), *self.settling.all())))
 
 
 class Programs:

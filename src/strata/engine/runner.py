@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.backends import Backend
+from strata.backends import Backend, Replay
 from strata.engine.keeper import Keeper
-from strata.engine.plan import Ints, Logprobs, PromptCursor, ScheduledRows, StepOutput, StepPlan
+from strata.engine.plan import Ints, PromptCursor, ScheduledRows, StepOutput, StepPlan
 from strata.engine.programs import Inputs, Limits, Programs
 from strata.engine.sample_inputs import log_probabilities
-from strata.errors import FaultError, StrataError
+from strata.errors import FaultError
 from strata.memory import PageTable, StatePool
 from strata.models import Model
 from strata.ops import Form
@@ -29,7 +29,7 @@ class Runner:
         self.pages = PageTable(state.num_pages)
         self._buffers = Inputs.create(limits)
         self.programs = Programs(model, backend, state, limits, self._buffers)
-        self.keeper = Keeper(backend, self._buffers.step, state, self.pages)
+        self.keeper = Keeper(backend, self._buffers.settling, state, self.pages)
         self.programs.lower(backend, self.keeper)
         self._at = {b: backend.array(b) for b in self._buffers.all()}
         self._logits = backend.array(self.programs.logits)
@@ -38,22 +38,26 @@ class Runner:
         ring = self.programs.ring
         self._step_number, self._results = backend.array(ring.step), backend.array(ring.ring)
         self._step = 0
+        self._written: Ints | None = None  # decoding sequences that the step inputs name
         self.watch: Watch | None = None
 
     def run(self, plan: StepPlan) -> StepOutput:
         """The cursor's parts while its budget lasts, then the plan's rows; samples where it asks for it."""
         for started in plan.started:
             self._samples.start(started)
-        output = _Output(plan)
+        output = StepOutput(plan)
         begin = perf_counter()
         if plan.prompt is not None:
             self._read(plan.prompt, output)
         middle = perf_counter()
-        if len(plan.decode) or plan.tails:
+        if plan.tails:
             self._compute(plan, output)
-        return output.finish((middle - begin) * 1e3, (perf_counter() - middle) * 1e3)
+        elif len(plan.decode.sequences):
+            self._decode(plan, output)
+        output.prompt_ms, output.decode_ms = (middle - begin) * 1e3, (perf_counter() - middle) * 1e3
+        return output
 
-    def _read(self, cursor: PromptCursor, output: "_Output") -> None:
+    def _read(self, cursor: PromptCursor, output: StepOutput) -> None:
         rows, chunk = cursor.rows, self.programs.of("chunk", len(cursor.rows.token_ids))
         if cursor.part == 0:
             self.write("chunk", rows)
@@ -71,82 +75,103 @@ class Runner:
         except FaultError as fault:
             output.faults[rows.sequence], output.prompt_part = fault, 0
 
-    def _head(self, part: int, rows: ScheduledRows, output: "_Output") -> None:
+    def _head(self, part: int, rows: ScheduledRows, output: StepOutput) -> None:
         """Logits and the token after a prompt that ends with a chunk."""
         self.want(np.array([len(rows.token_ids) - 1]))
-        self.programs.of("chunk", 64).run_part(part)
+        self.programs.of("chunk", len(rows.token_ids)).run_part(part)
         sequences, positions = np.array([[rows.sequence], [rows.end - 1]], np.int32)
-        output.prompt_token_ids[rows.request_id] = self._sample(sequences, positions, output)[0]
+        self._prepare(sequences, positions)
+        output.prompt_token_ids[rows.request_id] = int(self._sample(sequences, positions, output)[0])
 
-    def _compute(self, plan: StepPlan, output: "_Output") -> None:
-        """The rows of the step form. Where one is at fault, each sequence is computed again by itself."""
+    def _decode(self, plan: StepPlan, output: StepOutput) -> None:
+        """Rows that all decode. Sampling is prepared first: Python between the two replays finds its caches cold."""
+        decode = plan.decode
+        self._prepare(decode.sequences, decode.positions)
         try:
-            self._forward(plan)
+            self._write_rows(plan).run()
         except FaultError as fault:
             self._alone(plan, fault, output)
             return
-        sampled = [t for t in plan.tails if t.sampled]
-        sequences, positions = plan.decode.sequences, plan.decode.positions
-        if sampled:
-            sequences = np.append(sequences, np.array([t.sequence for t in sampled], np.int32))
-            positions = np.append(positions, np.array([t.end - 1 for t in sampled], np.int32))
+        output.token_ids = self._sample(decode.sequences, decode.positions, output)
+        self._at[self._buffers.step.commits][decode.sequences] = 1
+
+    def _compute(self, plan: StepPlan, output: StepOutput) -> None:
+        """Decoding rows and prompt tails. Where one is at fault, each sequence is computed again by itself."""
+        try:
+            self._write_rows(plan).run()
+        except FaultError as fault:
+            self._alone(plan, fault, output)
+            return
+        decode, sampled = plan.decode, [t for t in plan.tails if t.sampled]
+        self._at[self._buffers.step.commits][decode.sequences] = 1
+        self.commit({t.sequence: len(t.token_ids) for t in plan.tails})
+        sequences = np.append(decode.sequences, np.array([t.sequence for t in sampled], np.int32))
+        positions = np.append(decode.positions, np.array([t.end - 1 for t in sampled], np.int32))
         if not len(sequences):
             return
+        self._prepare(sequences, positions)
         tokens = self._sample(sequences, positions, output)
-        count = len(plan.decode)
-        output.token_ids += tokens[:count]
-        output.prompt_token_ids |= zip((t.request_id for t in sampled), tokens[count:], strict=True)
+        output.token_ids = np.append(output.token_ids, tokens[: len(decode)])
+        for tail, token in zip(sampled, tokens[len(decode) :].tolist(), strict=True):
+            output.prompt_token_ids[tail.request_id] = token
 
-    def _forward(self, plan: StepPlan) -> None:
+    def _write_rows(self, plan: StepPlan) -> Replay:
+        """Step inputs of the plan's rows; the replay that computes them."""
         s, at, decode = self._buffers.step, self._at, plan.decode
-        count = len(decode)
+        count = len(decode.sequences)
         at[s.tokens][:count] = decode.token_ids
         at[s.positions][:count] = decode.positions
+        if plan.tails or decode.sequences is not self._written:
+            count = self._write_sequences(plan)
+        at[s.rope_positions][:count] = at[s.positions][:count, None]
+        return self.programs.step_of[count].replay
+
+    def _write_sequences(self, plan: StepPlan) -> int:
+        """Writes what stays as it is while the same sequences decode, and prompt tails; returns the rows."""
+        s, at, decode = self._buffers.step, self._at, plan.decode
+        count = wanted = len(decode)
         at[s.sequences][:count] = decode.sequences
         at[s.logit_rows][:count] = np.arange(count)
-        wanted = count
         for tail in plan.tails:
             count = self._place("step", tail, count)
             if tail.sampled:
                 at[s.logit_rows][wanted] = count - 1
                 wanted += 1
-        at[s.rope_positions][:count] = at[s.positions][:count, None]
         at[s.num_rows][0], at[s.num_logit_rows][0] = count, wanted
-        self.programs.step_of[count].replay.run()
-        at[s.commits][decode.sequences] = 1
-        for tail in plan.tails:
-            at[s.commits][tail.sequence] = len(tail.token_ids)
+        self._written = None if plan.tails else decode.sequences
+        return count
 
-    def _alone(self, plan: StepPlan, fault: FaultError, output: "_Output") -> None:
+    def _alone(self, plan: StepPlan, fault: FaultError, output: StepOutput) -> None:
         """Each sequence of a faulty step in a step of its own, so that only those at fault end. What was committed
         before the step became state in it."""
-        decode = plan.decode
-        parts = [StepPlan(decode.only(i)) for i in range(len(decode))] + [
-            StepPlan(tails=(t,)) for t in plan.tails
-        ]
-        for part in parts:
-            for sequence in (*part.decode.sequences.tolist(), *(t.sequence for t in part.tails)):
-                self.commit({sequence: 0})
-        if len(parts) == 1:
-            output.fail(parts[0], fault)
+        decode, tails = plan.decode, plan.tails
+        self.commit(dict.fromkeys([*decode.sequences.tolist(), *(t.sequence for t in tails)], 0))
+        parts = [StepPlan(decode.only(i)) for i in range(len(decode))] + [StepPlan(tails=(t,)) for t in tails]
+        if len(parts) > 1:
+            for part in parts:
+                self._compute(part, output)
             return
-        for part in parts:
-            self._compute(part, output)
+        for sequence in decode.sequences.tolist():
+            output.faults[sequence] = fault
+            output.token_ids = np.append(output.token_ids, np.int32(0))  # so that the order is kept
+        for tail in tails:
+            output.faults[tail.sequence] = fault
 
-    def _sample(self, sequences: Ints, positions: Ints, output: "_Output") -> list[int]:
-        """Tokens of the wanted rows; those of rows at fault are replaced by 0, and their faults told."""
-        output.faults |= self._samples.write(sequences, positions)
+    def _prepare(self, sequences: Ints, positions: Ints) -> None:
+        """What sampling needs besides logits and masks."""
+        self._samples.write(sequences, positions)
         self._step += 1
         self._step_number[0] = self._step
+
+    def _sample(self, sequences: Ints, positions: Ints, output: StepOutput) -> Ints:
+        """Tokens of the wanted rows; those of rows at fault are replaced by 0, and their faults told."""
+        if self._samples.masked:
+            output.faults.update(self._samples.fill_masks(sequences))
         try:
             self.programs.sampler.run()
-            tokens, _ = self._ring(self._step)
+            tokens = self.programs.ring.ids(self._results, self._step)
         except FaultError as fault:
-            tokens, _ = self._ring(self._step)
-            if -1 not in tokens:
-                raise
-            output.faults |= {int(s): fault for s, t in zip(sequences, tokens, strict=True) if t == -1}
-            tokens = [max(token, 0) for token in tokens]
+            tokens = self._without_faults(sequences, fault, output)
         self._samples.commit(sequences, tokens)
         if self.watch is not None:
             self.watch(sequences, positions, self._logits[: len(sequences)])
@@ -154,19 +179,24 @@ class Runner:
             self._log(sequences, tokens, output)
         return tokens
 
-    def _log(self, sequences: Ints, tokens: list[int], output: "_Output") -> None:
-        for row, (sequence, token) in enumerate(zip(sequences.tolist(), tokens, strict=True)):
+    def _without_faults(self, sequences: Ints, fault: FaultError, output: StepOutput) -> Ints:
+        tokens = self.programs.ring.ids(self._results, self._step)
+        at_fault = tokens < 0
+        if not at_fault.any():
+            raise fault
+        output.faults.update(dict.fromkeys(sequences[at_fault].tolist(), fault))
+        return np.maximum(tokens, 0)
+
+    def _log(self, sequences: Ints, tokens: Ints, output: StepOutput) -> None:
+        for row, (sequence, token) in enumerate(zip(sequences.tolist(), tokens.tolist(), strict=True)):
             count = self._samples.num_top.get(sequence)
             if count is not None:
                 output.logprobs[sequence] = log_probabilities(self._logits[row], token, count)
 
-    def _ring(self, step: int) -> tuple[list[int], list[float]]:
-        return self.programs.ring.read(self._results, step)
-
     def write(self, form: Form, rows: ScheduledRows) -> None:
         """Step inputs of one sequence's rows, whose pages it holds."""
         s, at = self._buffers.of(form), self._at
-        count = self._place(form, rows, 0)
+        self._written, count = None, self._place(form, rows, 0)
         at[s.rope_positions][:count] = at[s.positions][:count, None]
         at[s.num_rows][0] = count
 
@@ -186,7 +216,7 @@ class Runner:
 
     def want(self, rows: NDArray[Any]) -> None:
         """Rows whose logits the head makes."""
-        s = self._buffers.step
+        s, self._written = self._buffers.step, None
         self._at[s.num_logit_rows][0] = len(rows)
         self._at[s.logit_rows][: len(rows)] = rows
 
@@ -202,38 +232,3 @@ class Runner:
     def weight_bytes_per_token(self) -> int:
         """Weight bytes one decode row reads: every weight once, but of tables only what it uses."""
         return sum(op.row_weight_bytes() for op in self.programs.of("step", 1).program.ops)
-
-
-class _Output:
-    """A StepOutput while it comes about."""
-
-    def __init__(self, plan: StepPlan):
-        self._plan = plan
-        self.token_ids: list[int] = []
-        self.prompt_token_ids: dict[int, int] = {}
-        self.prompt_part = 0
-        self.logprobs: dict[int, Logprobs] = {}
-        self.faults: dict[int, StrataError] = {}
-
-    def fail(self, part: StepPlan, fault: FaultError) -> None:
-        """A sequence computed by itself is at fault; a decoding one gets a token, so that the order is kept."""
-        for sequence in part.decode.sequences.tolist():
-            self.faults[sequence] = fault
-            self.token_ids.append(0)
-        for tail in part.tails:
-            self.faults[tail.sequence] = fault
-            if tail.sampled:
-                self.prompt_token_ids[tail.request_id] = 0
-
-    def finish(self, prompt_ms: float, decode_ms: float) -> StepOutput:
-        """The record."""
-        return StepOutput(
-            self._plan,
-            self.token_ids,
-            self.prompt_token_ids,
-            self.prompt_part,
-            self.logprobs,
-            self.faults,
-            prompt_ms,
-            decode_ms,
-        )

@@ -1,6 +1,5 @@
 """Fills the sample program's inputs: one parameter record a sequence, penalty counts, logit biases, token masks."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ class SampleInputs:
             biases=max_num_seqs * MAX_BIASES,
         )
         self._records = np.zeros((max_num_seqs, self.buffers.params.shape[1]), np.uint8)
+        self._written: Ints | None = None  # sequences whose records stand in `params`
         self._counted: set[int] = set()
         self._mask_of: dict[int, TokenMask] = {}
         self.num_top: dict[
@@ -45,7 +45,7 @@ class SampleInputs:
 
     def start(self, started: StartedSequence) -> None:
         """Sets a sequence up: its record, biases, mask, and counts when a penalty needs them."""
-        sequence, sampling = started.sequence, started.sampling
+        sequence, sampling, self._written = started.sequence, started.sampling, None
         ids, values = pack_bias(sampling.logit_bias, self._vocab)
         begin = sequence * MAX_BIASES
         self._bias_ids[begin : begin + len(ids)] = ids
@@ -71,16 +71,23 @@ class SampleInputs:
         self._counts[started.sequence] = counts
         self._counted.add(started.sequence)
 
-    def write(self, sequences: Ints, positions: Ints) -> dict[int, StrataError]:
-        """Records and positions of the step's sampled rows, and their masks; returns the masks that failed."""
+    def write(self, sequences: Ints, positions: Ints) -> None:
+        """Records and positions of the step's sampled rows."""
         n = len(sequences)
-        self._params[:n] = self._records[sequences]
+        if sequences is not self._written:
+            self._params[:n] = self._records[sequences]
+            self._written = sequences
         self._positions[:n] = positions
-        return self._fill_masks(sequences.tolist()) if self._mask_of else {}
 
-    def _fill_masks(self, sequences: list[int]) -> dict[int, StrataError]:
+    @property
+    def masked(self) -> bool:
+        """Whether a sequence has a mask."""
+        return bool(self._mask_of)
+
+    def fill_masks(self, sequences: Ints) -> dict[int, StrataError]:
+        """Masks of the step's sampled rows; returns those that failed."""
         failed: dict[int, StrataError] = {}
-        for sequence in sequences:
+        for sequence in sequences.tolist():
             mask = self._mask_of.get(sequence)
             if mask is None:
                 continue
@@ -94,10 +101,10 @@ class SampleInputs:
                 row[:] = -1
         return failed
 
-    def commit(self, sequences: Ints, token_ids: Sequence[int]) -> None:
+    def commit(self, sequences: Ints, token_ids: Ints) -> None:
         """Counts the tokens that became output."""
         if self._counted:
-            for sequence, token in zip(sequences.tolist(), token_ids, strict=True):
+            for sequence, token in zip(sequences.tolist(), token_ids.tolist(), strict=True):
                 if sequence in self._counted:
                     self._counts[sequence, token] += 2
 

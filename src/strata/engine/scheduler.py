@@ -60,7 +60,7 @@ class Scheduler:
         self._waiting = WaitingRoom(self._share, options.limits, options.max_num_seqs)
         self._reader = PromptReader(cutter, options.prompt_share, self._order)
         self._prompts: list[Request] = []  # running, in the order they started
-        self._batch = DecodeBatch(options.max_num_seqs)
+        self._batch = DecodeBatch()
 
     @property
     def num_waiting(self) -> int:
@@ -98,10 +98,13 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """The next step: a row of each sequence that decodes, prompt tails beside them, a part of a prompt chunk."""
         started = self._admit()
-        self._grow_decoding()
-        tails = self._tails()
+        for request in self._batch.at_page_ends():
+            self._grow_decoding(request)
         decoding = len(self._batch) > 0
-        if self._prompts and not self._reader.busy:
+        if not self._prompts:
+            return StepPlan(self._batch.rows(), started=started)
+        tails = self._tails()
+        if not self._reader.busy:
             self._begin_chunk(decoding)
         if not (decoding or tails or self._reader.busy) and len(self._prompts) > 1:
             self.preempt(self._youngest())  # prompts that hold all memory among them, none finding more
@@ -109,13 +112,15 @@ class Scheduler:
 
     def update(self, output: StepOutput) -> None:
         """Takes in a step's result; requests that end leave."""
-        faults, reading = output.faults, self._reader.request
-        ended = self._batch.advance(output.token_ids, faults)
-        for request in self._batch.requests if output.logprobs else ():
-            self._log(request, output)
+        ended = self._batch.advance(output.token_ids, output.faults)
+        if output.logprobs:
+            for request in self._batch.requests:
+                self._log(request, output)
+        reading = self._reader.request
         rows = self._reader.update(output)
-        for sequence, error in faults.items():
-            self._fail(sequence, error)
+        if output.faults:
+            for sequence, error in output.faults.items():
+                self._fail(sequence, error)
         for request, reason in ended.items():
             if request.status is Status.RUNNING:
                 self._finish(request, reason)
@@ -156,13 +161,12 @@ class Scheduler:
     def _started(self, r: Request) -> StartedSequence:
         return StartedSequence(r.sequence, r.prompt_token_ids, r.sampling, r.mask, r.output_token_ids)
 
-    def _grow_decoding(self) -> None:
-        """A page for each sequence whose next row begins one; where memory is short, the youngest make room."""
-        for request in self._batch.at_page_ends():
-            while request.status is Status.RUNNING:
-                if self._memory.grow(request, request.num_computed_tokens + 1):
-                    break
-                self.preempt(self._youngest())
+    def _grow_decoding(self, request: Request) -> None:
+        """A page for a sequence whose next row begins one; where memory is short, the youngest make room."""
+        while request.status is Status.RUNNING:
+            if self._memory.grow(request, request.num_computed_tokens + 1):
+                return
+            self.preempt(self._youngest())
 
     def _youngest(self) -> Request:
         return max(self.running, key=lambda r: (not r.output_token_ids, r.timings.started, r.request_id))
@@ -223,7 +227,7 @@ class Scheduler:
         if request is not None:
             request.error = error
             if request in self._batch.requests:
-                request.output_token_ids.pop()
+                request.output_token_ids.pop()  # what stands for nothing
             self._finish(request, "error")
 
     def _leave(self, request: Request) -> None:
