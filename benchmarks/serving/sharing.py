@@ -10,32 +10,39 @@ import time
 from benchmarks.serving.common import arguments, finish, load, median, rate, sampling, started, text
 
 
-def while_a_prompt_is_read(args):
+def while_a_prompt_is_read(args, tokens=240):
+    """The same answer alone and beside a prompt, for as many tokens as fit into the reading of one."""
     engine = load(args, parallel=4)
     shares, gaps, reads = [], [], []
     for round_ in range(args.rounds):
+        alone = steps(engine, started(engine, text(round_, 40), 4000), tokens)
         answer = started(engine, text(round_, 40), 4000)
-        alone = rate(engine, answer, 1.0)
-        prompt = engine.add(text(100 + round_, 4096), sampling(1))
-        begin, first, longest = time.perf_counter(), len(answer.output_token_ids), 0.0
+        prompt, begin = engine.add(text(100 + round_, 4096), sampling(1)), time.perf_counter()
+        beside = steps(engine, answer, tokens, keep=True)
+        assert not prompt.output_token_ids, "the answer outlasted the prompt"
         while not prompt.output_token_ids:
-            before = time.perf_counter()
             engine.step()
-            longest = max(longest, time.perf_counter() - before)
-        seconds = time.perf_counter() - begin
-        shared = (len(answer.output_token_ids) - first) / seconds
-        after = rate(engine, answer, 1.0)
+        reads.append(time.perf_counter() - begin)
         engine.abort(answer)
-        shares.append(shared / alone)
-        gaps.append(longest * 1e3)
-        reads.append(seconds)
-        print(
-            f"  alone {alone:.0f} tok/s, beside a prompt {shared:.0f}, afterwards {after:.0f}; read in {seconds:.2f} s"
-        )
+        shares.append(sum(alone) / sum(beside))
+        gaps.append(max(beside) * 1e3)
+        print(f"  alone {tokens / sum(alone):.0f} tok/s, beside a prompt {tokens / sum(beside):.0f}")
     print(
-        f"beside a 4K prompt: {median(shares):.0%} of solo speed, longest step {median(gaps):.0f} ms, "
-        f"read {median(reads):.2f} s"
+        f"beside a 4K prompt: {median(shares):.0%} of solo speed, longest step {median(gaps):.0f} ms; "
+        f"read in {median(reads):.2f} s"
     )
+
+
+def steps(engine, request, count, keep=False):
+    """Seconds of each of the next `count` steps, one token each."""
+    found = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        engine.step()
+        found.append(time.perf_counter() - begin)
+    if not keep:
+        engine.abort(request)
+    return found
 
 
 def together(args):

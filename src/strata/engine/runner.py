@@ -37,6 +37,7 @@ class Runner:
         self._samples.bind(backend)
         ring = self.programs.ring
         self._step_number, self._results = backend.array(ring.step), backend.array(ring.ring)
+        self._recurrent = bool(state.recurrent())
         self._step = 0
         self._written: Ints | None = None  # decoding sequences that the step inputs name
         self.watch: Watch | None = None
@@ -93,7 +94,12 @@ class Runner:
             self._alone(plan, fault, output)
             return
         output.token_ids = self._sample(decode.sequences, decode.positions, output)
-        self._at[self._buffers.step.commits][decode.sequences] = 1
+        self._commit_one(decode.sequences)
+
+    def _commit_one(self, sequences: Ints) -> None:
+        """One row of each became state, where there is any."""
+        if self._recurrent:
+            self._at[self._buffers.step.commits][sequences] = 1
 
     def _compute(self, plan: StepPlan, output: StepOutput) -> None:
         """Decoding rows and prompt tails. Where one is at fault, each sequence is computed again by itself."""
@@ -103,7 +109,7 @@ class Runner:
             self._alone(plan, fault, output)
             return
         decode, sampled = plan.decode, [t for t in plan.tails if t.sampled]
-        self._at[self._buffers.step.commits][decode.sequences] = 1
+        self._commit_one(decode.sequences)
         self.commit({t.sequence: len(t.token_ids) for t in plan.tails})
         sequences = np.append(decode.sequences, np.array([t.sequence for t in sampled], np.int32))
         positions = np.append(decode.positions, np.array([t.end - 1 for t in sampled], np.int32))
