@@ -27,7 +27,7 @@ def run(report: Report) -> None:
         decoder = Decoder(loaded)
         decoder.step(0)
         backend = backend_of(loaded)
-        program = next(b.program for b in loaded.runner._buckets["step"] if b.program.bucket == 1)
+        program = loaded.runner.programs.of("step", 1).program
         found: Report = {}
         for threads in ((256, 128, 64), (256,), (128,), (64,)):
             with setting(lower_linear, "_THREADS", threads):

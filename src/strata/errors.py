@@ -25,6 +25,10 @@ class ContextLengthError(StrataError):
     """More tokens than the model or the plan can hold; says how many and the limit."""
 
 
+class BusyError(StrataError):
+    """A limit on how much is served at once was met; says which, and the same request may be sent again later."""
+
+
 class FaultError(StrataError):
     """A step that went wrong while running (a non-finite value, a lost worker); the step leaves no trace."""
 

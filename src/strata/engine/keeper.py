@@ -1,8 +1,9 @@
-"""Checkpoints of live sequences: settles what is committed, then copies state out of the pools and back."""
+"""State of sequences between steps: settles what is committed, then copies out of the pools and back."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends import Backend, Replay
@@ -27,6 +28,15 @@ class Keeper:
         """Lowers the program; comes after the backend has its arena."""
         self._replay = self._backend.lower(program) if len(program) else None
 
+    def grow(self, sequence: int, cells: int) -> None:
+        """Makes the sequence hold at least `cells` cells; ContextLengthError where pages are short."""
+        if self._pages.missing(sequence, cells):
+            self.map(sequence, self._pages.grow(sequence, cells))
+
+    def map(self, sequence: int, pages: Sequence[int]) -> None:
+        """Writes the sequence's row of the page table."""
+        self._at(self._steps.page_table)[sequence, : len(pages)] = pages
+
     def commit(self, counts: Mapping[int, int]) -> None:
         """Of the last step's rows of each sequence, how many became state; the others leave no trace."""
         for sequence, count in counts.items():
@@ -38,19 +48,22 @@ class Keeper:
         held = self._pages.pages(sequence) if pages else None
         return take_checkpoint(self._state, self._at, sequence, position, held)
 
+    def tapped(self, slot: int, position: int) -> Checkpoint:
+        """The state that a tap wrote to `slot`."""
+        return take_checkpoint(self._state, self._at, slot, position)
+
     def restore(self, sequence: int, checkpoint: Checkpoint) -> None:
         """The sequence goes on from the checkpoint; without pages in it, those that the sequence holds must be its."""
-        self._map(sequence, self._pages.grow(sequence, checkpoint.position))
+        self.map(sequence, self._pages.grow(sequence, checkpoint.position))
         put_checkpoint(self._state, self._at, sequence, checkpoint, self._pages.pages(sequence))
         self.commit({sequence: 0})
 
     def fork(self, parent: int, child: int, position: int) -> None:
         """The child, which holds no pages, goes on as the parent would at `position`."""
         copied = self._pages.fork(parent, child, position)
-        for buffer in self._state.paged() if copied is not None else ():
-            source, target = copied or (0, 0)
-            self._at(buffer)[target] = self._at(buffer)[source]
-        self._map(child, self._pages.pages(child))
+        if copied is not None:
+            self.copy_page(*copied)
+        self.map(child, self._pages.pages(child))
         copy_slot(self._state, self._at, parent, child)
         self.commit({child: int(self._at(self._steps.commits)[parent])})
 
@@ -59,15 +72,47 @@ class Keeper:
         copy_slot(self._state, self._at, slot, sequence)
         self.commit({sequence: 0})
 
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page in all pools."""
+        return sum(b.nbytes for b in self._state.paged()) // self._state.num_pages
+
+    def read_cells(self, pages: Sequence[int]) -> NDArray[np.uint8]:
+        """What pages hold in all pools, u8 [pages, page_bytes]."""
+        out = np.empty((len(pages), self.page_bytes), np.uint8)
+        for buffer, part in self._parts():
+            out[:, part] = (
+                np.ascontiguousarray(self._at(buffer)[list(pages)]).reshape(len(pages), -1).view(np.uint8)
+            )
+        return out
+
+    def write_cells(self, pages: Sequence[int], cells: NDArray[np.uint8]) -> None:
+        """Fills pages with what `read_cells` gave."""
+        for buffer, part in self._parts():
+            at = self._at(buffer)
+            held = np.ascontiguousarray(cells[:, part]).view(at.dtype)
+            at[list(pages)] = held.reshape(len(pages), *at.shape[1:])
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Makes one page what another is."""
+        for buffer in self._state.paged():
+            self._at(buffer)[target] = self._at(buffer)[source]
+
+    def _parts(self) -> list[tuple[Buffer, slice]]:
+        """Paged buffers, and where each one's part of a page's bytes lies."""
+        found, at = [], 0
+        for buffer in self._state.paged():
+            size = buffer.nbytes // self._state.num_pages
+            found.append((buffer, slice(at, at + size)))
+            at += size
+        return found
+
     def _settle(self, sequence: int, position: int) -> None:
         s = self._steps
         self._at(s.positions)[0], self._at(s.sequences)[0], self._at(s.num_rows)[0] = position, sequence, 1
         if self._replay is not None:
             self._replay.run()
         self.commit({sequence: 0})
-
-    def _map(self, sequence: int, pages: list[int]) -> None:
-        self._at(self._steps.page_table)[sequence, : len(pages)] = pages
 
     def _at(self, buffer: Buffer) -> NDArray[Any]:
         return self._backend.array(buffer)

@@ -5,14 +5,16 @@ from pathlib import Path
 
 from strata import hw, log, models
 from strata.backends import Backend, ReferenceBackend
-from strata.config import EngineOptions
+from strata.config import EngineOptions, ServingOptions
+from strata.engine.assemble import Around, assemble
 from strata.engine.pieces import Cutter
-from strata.engine.runner import Limits, Runner
+from strata.engine.programs import Limits
+from strata.engine.runner import Runner
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile, open_model
 from strata.memory import KVType, StatePool
 from strata.models import Model
-from strata.ops import MAX_STEP_ROWS, PAGE_CELLS
+from strata.ops import MAX_STEP_ROWS, MAX_TAPS, PAGE_CELLS
 
 _USABLE = 0.9  # of free memory: the rest is for weights' pages and everything else
 
@@ -25,12 +27,17 @@ class LoadedModel:
     model: Model
     runner: Runner
     cutter: Cutter
+    around: Around
     weight_bytes_per_token: int
     kv_bytes_per_cell: int
 
 
 def load_model(
-    path: Path, options: EngineOptions, draft: Path | None = None, backend: Backend | None = None
+    path: Path,
+    options: EngineOptions,
+    draft: Path | None = None,
+    backend: Backend | None = None,
+    serving: ServingOptions | None = None,
 ) -> LoadedModel:
     """Opens, checks, plans and lowers; `draft`: the file of the draft layer, the model's own or another; `backend`: in
     the place of the one that the options name."""
@@ -42,10 +49,21 @@ def load_model(
     prefill = min(options.prefill, -(-max_model_len // PAGE_CELLS) * PAGE_CELLS)
     cutter = Cutter(prefill if "chunk" in backend.forms else 0)
     limits = Limits(max_model_len, options.max_num_seqs, cutter.chunk_rows)
-    pages = limits.max_num_seqs * -(-limits.max_model_len // PAGE_CELLS)
-    state = StatePool.create(model.state_shape(), pages, limits.max_num_seqs, kv)
+    state = _state(model, options, kv, max_model_len)
     runner = Runner(model, backend, state, limits)
-    return LoadedModel(file, model, runner, cutter, runner.weight_bytes_per_token, state.cell_bytes)
+    around = assemble(file, runner, cutter, serving or ServingOptions())
+    return LoadedModel(file, model, runner, cutter, around, runner.weight_bytes_per_token, state.cell_bytes)
+
+
+def _state(model: Model, options: EngineOptions, kv: KVType, max_model_len: int) -> StatePool:
+    """Pools for `--parallel` sequences where memory holds them, and for one of full length in any case. Slots after the
+    sequences' receive what taps write; memory of a slot is taken when it is first used."""
+    demand = _Demand.of(model, options, kv)
+    pages = -(-max_model_len // PAGE_CELLS)
+    free = int(hw.memory().available * _USABLE) // max(demand.cell * PAGE_CELLS, 1)
+    num_pages = max(min(options.max_num_seqs * pages, free), pages)
+    slots = options.max_num_seqs + (MAX_TAPS if demand.slot else 0)
+    return StatePool.create(model.state_shape(), num_pages, slots, kv)
 
 
 def _with_draft(file: ModelFile, draft: Path) -> Model:
@@ -80,12 +98,13 @@ class _Demand:
 
 
 def fit_context(demand: _Demand, wanted: int, options: EngineOptions) -> int:
-    """The context that free memory holds: what was asked for, or an error; the largest that fits, where nothing was."""
-    free = int(hw.memory().available * _USABLE) - demand.slot * options.max_num_seqs
-    fits = max(free // (demand.cell * options.max_num_seqs) // PAGE_CELLS * PAGE_CELLS, 0)
+    """The context that free memory holds for one sequence: what was asked for, or an error; the largest that fits,
+    where nothing was. More sequences share what there is."""
+    free = int(hw.memory().available * _USABLE) - demand.slot
+    fits = max(free // demand.cell // PAGE_CELLS * PAGE_CELLS, 0)
     if wanted <= fits:
         return wanted
-    needed = (demand.cell * wanted + demand.slot) * options.max_num_seqs / 2**30
+    needed = (demand.cell * wanted + demand.slot) / 2**30
     text = f"a context of {wanted} tokens needs {needed:.1f} GiB, {max(free, 0) / 2**30:.1f} GiB are free"
     if options.max_model_len or fits < PAGE_CELLS:
         raise ContextLengthError(f"{text}; --max-context {fits} fits" if fits else text)

@@ -1,21 +1,30 @@
 """Memory of sequences: KV pages, recurrent state, checkpoints of both."""
 
-from strata.memory.checkpoint import Checkpoint, copy_slot, put_checkpoint, take_checkpoint
-from strata.memory.kv import KVPool, KVType, PageTable
+from strata.memory.checkpoint import Checkpoint, copy_slot, put_checkpoint, state_fingerprint, take_checkpoint
+from strata.memory.kv import KVPool, KVType
+from strata.memory.pages import PageTable
+from strata.memory.prefix_tree import End, Kept, Match, Node, PrefixTree, page_key
 from strata.memory.state import DeltaShape, IndexShape, RingShape, StatePool, StateShape, settle
 
 __all__ = [
     "Checkpoint",
     "DeltaShape",
+    "End",
     "IndexShape",
     "KVPool",
     "KVType",
+    "Kept",
+    "Match",
+    "Node",
     "PageTable",
+    "PrefixTree",
     "RingShape",
     "StatePool",
     "StateShape",
     "copy_slot",
+    "page_key",
     "put_checkpoint",
     "settle",
+    "state_fingerprint",
     "take_checkpoint",
 ]
