@@ -82,5 +82,7 @@ template <int Bytes> inline void copy_async(void* to, const void* from) {
   memcpy(to, from, Bytes);
 }
 inline void copies_wait() {}
+inline void copies_group() {}
+template <int Left> inline void copies_wait_for_groups() {}
 
 }  // namespace strata
