@@ -38,6 +38,7 @@ class CudaBackend:
     """Owns one device's memory: weights, states, arenas that programs share in turn, and step inputs."""
 
     name = "cuda"
+    runs_ahead = True
     forms: tuple[Form, ...] = ("step",)  # prompts are read in the step form
 
     def __init__(
@@ -63,6 +64,10 @@ class CudaBackend:
             return self._inputs.array(buffer)
         self._address(buffer)
         return self._arrays[buffer]
+
+    def feed(self, ids: Buffer, tokens: Buffer) -> None:
+        """The copy of step inputs puts elements of `ids` in the place of SAMPLED in `tokens`."""
+        self._inputs.feed(self._address(ids), tokens)
 
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
         """Makes an arena large enough for every program that will be lowered into it; its addresses are fixed then."""

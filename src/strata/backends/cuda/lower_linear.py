@@ -91,7 +91,6 @@ def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
         ("STRATA_LENGTH", segment_length(k)),
         ("STRATA_HALF", half_segment(k, m)),
     ]
-    sizes = [op.weight.shape[0] for op in ops]
     rows_a_warp = 1 if half_segment(k, m) else 32 // segments
     each = _THREADS // 32 * rows_a_warp
     matrices, blocks = _matrices([(op.weight.shape[0], at.packed(op.weight), op.out) for op in ops], each, at)
