@@ -131,6 +131,8 @@ def main() -> None:
     _native.set_isa(args.level)
     pool = _native.ThreadPool(args.threads)
     folder = find_library(args.llama)
+    if folder and not folder.exists():
+        folder = None
     ggml = Ggml(folder, args.threads) if folder else None
     clock = "processor time of the one thread" if args.threads == 1 else "wall time"
     print(f"level {args.level}, threads {args.threads}, k {K}, weights of {args.mib} MiB; medians of {clock}")

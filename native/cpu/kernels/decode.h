@@ -196,13 +196,20 @@ STRATA_HD void half_scales(const Columns& s, bool is_signed, PackedTile& tile) {
 
 // Decode<T>: load(rows, blocks, tile) brings a chunk's codes into the tile, scales(rows, blocks, tile) its scales;
 // block(tile, b, w) takes block b apart: codes + bias, or signed where that would pass 127 and the level multiplies such
-// bytes badly. Value k of a 32-block is byte k % 8 of group k / 8, or with `strided` byte k / 4 of group k % 4.
+// bytes badly; top: the largest code. Value k of a 32-block is byte k % 8 of group k / 8, or with `strided` byte k / 4 of group k % 4.
 template <QuantType T> struct Decode;
 
 struct Plain {  // defaults
   static constexpr int bias = 0;
   static constexpr bool strided = false, is_signed = false;
 };
+
+// Sixteen bits hold the products of two codes and two activations, each up to 127, of 129 / top groups.
+template <int top> constexpr int kTogether = STRATA_VNNI || top <= 32 ? 4 : top <= 64 ? 2 : 1;
+
+template <QuantType T>
+using KindOf = Kind<Layout<T>::has_min, Layout<T>::scale16, Layout<T>::halves && !Layout<T>::scale16,
+                    Decode<T>::is_signed, kTogether<Decode<T>::top>>;
 
 }  // namespace strata::STRATA_LEVEL
 #endif

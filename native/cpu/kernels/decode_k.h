@@ -6,6 +6,7 @@
 namespace strata::STRATA_LEVEL {
 
 template <> struct Decode<QuantType::Q2_K> : Plain {
+  static constexpr int top = 3;
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<8>(rows, 16, tile.raw); }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) { return field8(vector_of(tile.raw[b / 4 * 4 + g], v), b % 4 * 2, 3); });
@@ -25,7 +26,7 @@ template <> struct Decode<QuantType::Q2_K> : Plain {
 };
 
 template <> struct Decode<QuantType::Q3_K> : Plain {
-  static constexpr int bias = 4;
+  static constexpr int bias = 4, top = 7;
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<12>(rows, 0, tile.raw); }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) {
@@ -97,6 +98,7 @@ STRATA_HD void scales_and_mins(const WeightRows& rows, PackedTile& tile) {
 }
 
 template <> struct Decode<QuantType::Q4_K> : Plain {
+  static constexpr int top = 15;
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<16>(rows, 16, tile.raw); }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) { return field8(vector_of(tile.raw[b / 2 * 4 + g], v), b % 2 * 4, 15); });
@@ -105,6 +107,7 @@ template <> struct Decode<QuantType::Q4_K> : Plain {
 };
 
 template <> struct Decode<QuantType::Q5_K> : Plain {
+  static constexpr int top = 31;
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<20>(rows, 16, tile.raw); }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) {
@@ -116,7 +119,7 @@ template <> struct Decode<QuantType::Q5_K> : Plain {
 };
 
 template <> struct Decode<QuantType::Q6_K> : Plain {
-  static constexpr int bias = 32;
+  static constexpr int bias = 32, top = 63;
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<24>(rows, 0, tile.raw); }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) {
@@ -135,8 +138,8 @@ template <> struct Decode<QuantType::Q6_K> : Plain {
 };
 
 template <> struct Decode<QuantType::IQ4_XS> : Plain {
-  static constexpr bool is_signed = STRATA_SIMD == 256;
-  static constexpr int bias = is_signed ? 0 : 127;
+  static constexpr bool is_signed = !STRATA_VNNI;
+  static constexpr int bias = is_signed ? 0 : 127, top = is_signed ? 127 : 240;
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<16>(rows, 8, tile.raw); }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     const Bytes values = add8(splat128(kIq4Values), splat8(bias));
@@ -155,7 +158,7 @@ template <> struct Decode<QuantType::IQ4_XS> : Plain {
 };
 
 template <> struct Decode<QuantType::TQ2_0> : Plain {
-  static constexpr int bias = 1;
+  static constexpr int bias = 1, top = 3;
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<8>(rows, 0, tile.raw); }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) { return field8(vector_of(tile.raw[b / 4 * 4 + g], v), b % 4 * 2, 3); });
@@ -166,7 +169,7 @@ template <> struct Decode<QuantType::TQ2_0> : Plain {
 };
 
 template <> struct Decode<QuantType::TQ1_0> : Plain {
-  static constexpr int bias = 1;
+  static constexpr int bias = 1, top = 3;
   // The leading base-3 digit of x / 256: 3 x / 256 rounded down.
   STRATA_HD static Bytes digit(Bytes x) {
     return add8(min8(less8(x, splat8(85)), splat8(1)), min8(less8(x, splat8(170)), splat8(1)));
