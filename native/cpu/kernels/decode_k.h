@@ -53,18 +53,18 @@ template <> struct Decode<QuantType::Q3_K> : Plain {
   }
 };
 
+#if STRATA_SIMD == 512
 constexpr uint32_t kFour = 0x0f0f0f0fu, kSix = 0x3f3f3f3fu, kTop = 0x30303030u;
 
-#if STRATA_SIMD == 512
 STRATA_HD __m512i lanes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return _mm512_set4_epi32(static_cast<int>(d), static_cast<int>(c), static_cast<int>(b), static_cast<int>(a));
 }
 #endif
 
+#if STRATA_SIMD == 512
 // Scales and minimums of Q4_K and Q5_K: pairs of 6-bit numbers in twelve bytes at offset 4.
 STRATA_HD void scales_and_mins(const WeightRows& rows, PackedTile& tile) {
   Columns s;
-#if STRATA_SIMD == 512
   __m512i raw[4], numbers[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {  // words of a lane: d and dmin, w0, w1, w2
@@ -83,19 +83,32 @@ STRATA_HD void scales_and_mins(const WeightRows& rows, PackedTile& tile) {
                                                      _mm512_permutex2var_epi32(raw[2], every4, raw[3]));
   const Floats d = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
   const Floats dmin = mul(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16))), splat(-1.0f));
-#else
-  s.turn_bytes([&](int f) {
-    uint32_t w[3];
-    memcpy(w, rows.at[f] + 4, 12);
-    return _mm_setr_epi32(static_cast<int>(w[0] & kSix), static_cast<int>((w[2] & kFour) | (w[0] >> 2 & kTop)),
-                          static_cast<int>(w[1] & kSix), static_cast<int>((w[2] >> 4 & kFour) | (w[1] >> 2 & kTop)));
-  });
-  const Floats d = row_halves(rows, 0), dmin = mul(row_halves(rows, 2), splat(-1.0f));
-#endif
   block_scales(s, d, 0, tile);
 #pragma GCC unroll 8
   for (int b = 0; b < kChunkBlocks; ++b) store_floats(tile.min[b], mul(dmin, to_floats(s.ints(8 + b))));
 }
+#else
+// Scales and minimums of Q4_K and Q5_K: pairs of 6-bit numbers in twelve bytes at offset 4, of sixteen rows side by side.
+STRATA_HD void scales_and_mins(const WeightRows& rows, PackedTile& tile) {
+  alignas(64) Group header[2];
+  transpose_pairs(rows, 0, header[0], header[1]);
+  const Ints halves = low_words(header[0]), w0 = high_words(header[0]), w1 = low_words(header[1]),
+             w2 = high_words(header[1]);
+  const Floats d = low_halves(halves), dmin = mul(low_halves(right_int(halves, 16)), splat(-1.0f));
+  const auto upper = [&](Ints four, int shift, Ints two, int b) {  // low four bits of one word, upper two of another
+    const Ints top = and_int(right_int(two, 8 * b + 2), splat_int(0x30));
+    return add(and_int(right_int(four, 8 * b + shift), splat_int(15)), top);
+  };
+#pragma GCC unroll 4
+  for (int b = 0; b < 4; ++b) {
+    const Ints six = splat_int(63);
+    store_floats(tile.scale[0][b], mul(d, to_floats(and_int(right_int(w0, 8 * b), six))));
+    store_floats(tile.min[b], mul(dmin, to_floats(and_int(right_int(w1, 8 * b), six))));
+    store_floats(tile.scale[0][4 + b], mul(d, to_floats(upper(w2, 0, w0, b))));
+    store_floats(tile.min[4 + b], mul(dmin, to_floats(upper(w2, 4, w1, b))));
+  }
+}
+#endif
 
 template <> struct Decode<QuantType::Q4_K> : Plain {
   static constexpr int top = 15;
@@ -130,9 +143,21 @@ template <> struct Decode<QuantType::Q6_K> : Plain {
     });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
+#if STRATA_SIMD == 512
     Columns s;
     s.turn_bytes([&](int f) { return load128(rows.at[f] + 192); });
     half_scales(s, true, tile);
+#else
+    alignas(64) Group turned[2];
+    transpose_pairs(rows, 192, turned[0], turned[1]);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {  // four scales a word: two blocks
+      const Ints word = i % 2 ? high_words(turned[i / 2]) : low_words(turned[i / 2]);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j)
+        store_ints(tile.half_scale[j % 2][2 * i + j / 2], signed_right_int(left_int(word, 24 - 8 * j), 24));
+    }
+#endif
     store_floats(tile.d, row_halves(rows, 208));
   }
 };

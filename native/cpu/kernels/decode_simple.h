@@ -51,12 +51,12 @@ template <int header_, int width, int count = kChunkBlocks> struct PaddedBlocks 
 #if STRATA_SIMD == 512
     load_parts<0>(rows, present * stride, tile);
 #else
-    for (int f = 0; f < kFeatures; ++f)
-      for (int b = 0; b < present; ++b) {
-        const uint8_t* p = rows.at[f] + b * stride;
-        tile.raw[groups * b][place(f)] = load64(p);
-        for (int q = 0; q < width; ++q) tile.raw[groups * b + 1 + q][place(f)] = load64(p + header + 8 * q);
-      }
+    for (int b = 0; b < present; ++b) {
+      Group* to = tile.raw + groups * b;
+      transpose_one(rows, b * stride, to[0]);
+#pragma GCC unroll 2
+      for (int q = 0; q < width; q += 2) transpose_pairs(rows, b * stride + header + 8 * q, to[1 + q], to[2 + q]);
+    }
 #endif
   }
 

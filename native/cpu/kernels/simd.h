@@ -185,6 +185,7 @@ STRATA_HD Floats zero_where(Floats x, Ints a, Ints b) {
 }
 STRATA_HD Ints and_int(Ints a, Ints b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)}; }
 STRATA_HD Ints right_int(Ints a, int n) { return {_mm256_srli_epi32(a.lo, n), _mm256_srli_epi32(a.hi, n)}; }
+STRATA_HD Ints signed_right_int(Ints a, int n) { return {_mm256_srai_epi32(a.lo, n), _mm256_srai_epi32(a.hi, n)}; }
 STRATA_HD __m128i eight(const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
 STRATA_HD Ints ints_u8(const uint8_t* p) {
   return {_mm256_cvtepu8_epi32(eight(p)), _mm256_cvtepu8_epi32(eight(p + 8))};

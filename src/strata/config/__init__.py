@@ -182,7 +182,7 @@ class EngineOptions(_Settings):
         "--isa",
         "Instruction set of the CPU kernels; auto: the best that this machine has.",
         toml="infer.isa",
-        choices=("auto", "generic", "avx2", "avx512"),
+        choices=("auto", "generic", "avx2", "avxvnni", "avx512"),
     )
     kv: str = _option(
         "f16",
