@@ -107,6 +107,7 @@ STRATA_HD void group_sums(const BlockCodes& w, int part, const ActivationBlock* 
         for (int v = 0; v < 2; ++v) {
           const Bytes products = pair_products<K::is_signed>(w[g][2 * part + v], a);
           pairs[i][v] = g == first ? products : _mm256_add_epi16(pairs[i][v], products);
+          asm("" : "+x"(pairs[i][v]));  // GCC would put the additions off, until all products have left the registers
         }
       }
 #pragma GCC unroll 8

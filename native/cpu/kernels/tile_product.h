@@ -227,6 +227,19 @@ static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks
   }
 }
 
+// tile_product with sums for that many rows. AVX2 has not the registers for codes and the sums of several rows.
+template <QuantType T>
+static void tile_rows(const uint8_t* weight, int64_t features, int64_t blocks, const ActivationBlock* x, int64_t rows,
+                      float* y, float* scratch) {
+  using K = KindOf<T>;
+  if (rows == 1) return tile_product<T, FewRows<K, 1>>(weight, features, blocks, x, rows, y, scratch);
+  if constexpr (STRATA_SIMD == 512) {
+    if (rows == 2) return tile_product<T, FewRows<K, 2>>(weight, features, blocks, x, rows, y, scratch);
+    if (rows <= 4) return tile_product<T, FewRows<K, 4>>(weight, features, blocks, x, rows, y, scratch);
+  }
+  tile_product<T, ManyRows<K>>(weight, features, blocks, x, rows, y, scratch);
+}
+
 // y [rows, 16] to the features that there are.
 static void store_rows(const float* y, int64_t rows, int64_t features, float* out, int64_t stride) {
   if (features == kFeatures) {  // a call or a string instruction would cost as much as a tenth of the product
@@ -260,14 +273,7 @@ template <QuantType T> static bool product(const RowsProduct& p) {
     for (int64_t f = 0; f < features; f += kFeatures) {
       const int64_t wide = features - f < kFeatures ? features - f : kFeatures;
       const uint8_t* tile = p.weight + f * row_bytes;
-      if (count == 1)
-        tile_product<T, FewRows<K, 1>>(tile, wide, x.blocks, blocks, count, y, scratch);
-      else if (count == 2)
-        tile_product<T, FewRows<K, 2>>(tile, wide, x.blocks, blocks, count, y, scratch);
-      else if (count <= 4)
-        tile_product<T, FewRows<K, 4>>(tile, wide, x.blocks, blocks, count, y, scratch);
-      else
-        tile_product<T, ManyRows<K>>(tile, wide, x.blocks, blocks, count, y, scratch);
+      tile_rows<T>(tile, wide, x.blocks, blocks, count, y, scratch);
       store_rows(y, count, wide, p.out + first * p.stride + f, p.stride);
     }
   }
