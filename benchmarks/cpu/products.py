@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,9 @@ def interleaved(runs: list[Callable[[], None]], seconds: float, clock: Callable[
     return [statistics.median(t) for t in times]
 
 
-def bench(kind: str, rows: int, threads: int, raw: Array, ggml: Ggml | None, seconds: float) -> dict[str, Any]:
+def bench(
+    kind: str, rows: int, threads: int, raw: Array, ggml: Ggml | None, seconds: float
+) -> dict[str, Any]:
     """Rates in GB/s of weights and 10^9 products a second; `ratio` is our speed over llama.cpp's."""
     fmt, pool = FORMATS[kind], _native.ThreadPool(threads)
     x = np.random.default_rng(2).standard_normal((rows, K), dtype=np.float32)
@@ -141,7 +144,9 @@ def measure(args: argparse.Namespace, ggml: Ggml | None) -> list[dict[str, Any]]
         for threads in map(int, args.threads.split(",")):
             for rows in map(int, args.rows.split(",")):
                 if time.perf_counter() - start > args.budget:
-                    print(f"{args.budget} s are over: {kind} at {threads} threads and all after it are missing")
+                    print(
+                        f"{args.budget} s are over: {kind} at {threads} threads and all after it are missing"
+                    )
                     return found
                 weight = raw[:PROMPT_FEATURES] if rows > FEW_ROWS else raw
                 found.append(bench(kind, rows, threads, weight, ggml, args.seconds))
@@ -173,7 +178,8 @@ def main() -> None:
     folder = find_library(args.llama)
     ggml = Ggml(folder) if folder else None
     print(
-        f"level {args.level}, k {K}, weights of {args.mib} MiB; medians: of one thread, its processor time; of more, wall time"
+        f"level {args.level}, k {K}, weights of {args.mib} MiB; medians: of one thread, its processor time; "
+        "of more, wall time"
     )
     if ggml is None:
         print(
@@ -183,8 +189,9 @@ def main() -> None:
     print(f"{'format':8} {'threads':>7} {'rows':>5} {'GB/s':>8} {'GMAC/s':>9}{theirs}  read GB/s, share")
     found = measure(args, ggml)
     if args.json:
-        with open(args.json, "w") as file:
-            json.dump({"level": args.level, "k": K, "mib": args.mib, "results": found}, file, indent=0)
+        Path(args.json).write_text(
+            json.dumps({"level": args.level, "k": K, "mib": args.mib, "results": found}, indent=0)
+        )
 
 
 if __name__ == "__main__":
