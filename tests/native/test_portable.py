@@ -22,7 +22,9 @@ needs_emulator = pytest.mark.skipif(EMULATOR is None, reason="no emulator: apt-g
 
 
 def compile_with(compiler, *arguments):
-    return subprocess.run([compiler, *FLAGS, *INCLUDES, *map(str, arguments)], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [compiler, *FLAGS, *INCLUDES, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
 
 
 @needs_cross
