@@ -12,6 +12,7 @@ template <> struct Decode<QuantType::Q2_K> : Plain {
     each_code(w, [&](int g, int v) { return field8(vector_of(tile.raw[b / 4 * 4 + g], v), b % 4 * 2, 3); });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
+#if STRATA_SIMD == 512
     Columns s;
     s.turn_bytes([&](int f) { return load128(rows.at[f]); });
 #pragma GCC unroll 16
@@ -20,6 +21,20 @@ template <> struct Decode<QuantType::Q2_K> : Plain {
       store_ints(tile.half_scale[i % 2][i / 2], scale);
       store_ints(tile.half_min[i % 2][i / 2], right_int(sub(both, scale), 4));
     }
+#else
+    alignas(64) Group turned[2];
+    transpose_pairs(rows, 0, turned[0], turned[1]);
+    const Ints four = splat_int(15);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {  // four pairs a word: two blocks
+      const Ints word = i % 2 ? high_words(turned[i / 2]) : low_words(turned[i / 2]);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        store_ints(tile.half_scale[j % 2][2 * i + j / 2], and_int(right_int(word, 8 * j), four));
+        store_ints(tile.half_min[j % 2][2 * i + j / 2], and_int(right_int(word, 8 * j + 4), four));
+      }
+    }
+#endif
     store_floats(tile.d, row_halves(rows, 80));
     store_floats(tile.dmin, mul(row_halves(rows, 82), splat(-1.0f)));
   }
