@@ -88,6 +88,7 @@ def thirty_clients(args, parallel=8):
 
 
 if __name__ == "__main__":
-    arguments_ = arguments(__doc__)
-    for measure in (while_a_prompt_is_read, together, unused_places, thirty_clients):
-        measure(arguments_)
+    measures = {m.__name__: m for m in (while_a_prompt_is_read, together, unused_places, thirty_clients)}
+    arguments_ = arguments(__doc__, only=list(measures))
+    for name in [arguments_.only] if arguments_.only else measures:
+        measures[name](arguments_)

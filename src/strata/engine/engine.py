@@ -79,11 +79,11 @@ class Engine:
     @property
     def num_free_pages(self) -> int:
         """KV pages that no sequence holds; sessions give theirs up when they are needed."""
-        return self._runner.pages.num_free + self._store.num_idle_pages
+        return self.num_pages - self._runner.pages.num_in_use
 
     @property
     def session_ram_bytes(self) -> int:
-        """Bytes of RAM that sessions and preempted sequences take besides the KV pool."""
+        """Bytes of RAM that sessions and preempted sequences take besides the KV pool; for the engine's thread."""
         return self._store.ram_bytes
 
     @property

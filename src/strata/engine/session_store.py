@@ -81,11 +81,6 @@ class SessionStore:
         self.fit()
         return True
 
-    @property
-    def num_idle_pages(self) -> int:
-        """Pages of the pool that only sessions hold."""
-        return sum(self._only_ours(kept) for _, kept in self.tree.kept())
-
     def _only_ours(self, kept: Kept) -> bool:
         return kept.page >= 0 and self._pages.ref_count(kept.page) == 1
 
