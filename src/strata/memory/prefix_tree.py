@@ -64,17 +64,12 @@ class Node(Kept):
     digest: bytes = b""  # of all tokens up to its end
     children: dict[bytes, "Node"] = field(default_factory=dict)
     ends: dict[bytes, End] = field(default_factory=dict)
-    users: int = 0  # requests that began with it
+    branched: bool = False  # whether several texts have gone on from it in different ways
 
     @property
     def position(self) -> int:
         """Tokens up to its end."""
         return self.depth * PAGE_CELLS
-
-    @property
-    def branches(self) -> bool:
-        """Whether several texts part here."""
-        return self.users > 1 and len(self.children) + len(self.ends) > 1
 
 
 Item = tuple[Node, Node | End]  # the node it lies at, and it: a node or an end behind one
@@ -187,8 +182,6 @@ class PrefixTree:
         self._clock += 1
         for kept in (*path, *([end] if end else [])):
             kept.used = self._clock
-        for node in path:
-            node.users += 1
 
     def extend(self, node: Node, key: bytes) -> Node:
         """The child of a node, made where it is missing."""
@@ -196,6 +189,7 @@ class PrefixTree:
         if child is None:
             child = Node(parent=node, key=key, depth=node.depth + 1, digest=chain(node.digest, key))
             node.children[key] = child
+            node.branched |= len(node.children) > 1
         child.used = self._clock
         return child
 
@@ -215,7 +209,7 @@ class PrefixTree:
         the end first."""
         shared: set[Node] = set()
         for node in self.nodes():
-            above = node if node.branches else None
+            above = node if node.branched else None
             while above is not None and above not in shared:
                 shared.add(above)
                 above = above.parent
