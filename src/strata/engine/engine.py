@@ -117,6 +117,10 @@ class Engine:
             self._store.wait_for_disk(_WAIT_FOR_DISK)
             self._store.upkeep(UPKEEP_PAGES)
 
+    def forget(self) -> None:
+        """Lets all sessions go, so that the next prompt is read from its beginning."""
+        self._store.forget_all()
+
     def close(self) -> None:
         """Ends all requests and writes what sessions have to write; the engine cannot step afterwards."""
         for request in self.scheduler.open_requests:

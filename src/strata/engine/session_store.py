@@ -114,6 +114,13 @@ class SessionStore:
             if self._disk is not None and self._disk.has_cells(gone):
                 self._disk.remove(gone)
 
+    def forget_all(self) -> None:
+        """Takes everything out of all tiers."""
+        for node in list(self.tree.root.children.values()):
+            self.forget(node, node)
+        for end in list(self.tree.root.ends.values()):
+            self.forget(self.tree.root, end)
+
     def write_later(self, node: Node, kept: Node | End) -> None:
         """Something new at a node: it and the nodes before it are to reach the disk, the first first."""
         if self._disk is None:
