@@ -106,6 +106,8 @@ class Engine:
         plan = self.scheduler.schedule()
         output = self._runner.run(plan)
         self.scheduler.update(output)
+        if plan.idle and self.scheduler.num_waiting:
+            self._store.wait_for_reads(_WAIT_FOR_DISK)
         if self._store.pending:
             self._upkeep()
         return output

@@ -91,7 +91,7 @@ class Match:
         return self.end or (self.path[-1] if self.path else None)
 
 
-def page_key(token_ids: Sequence[int], images: Images = (), begin: int = 0) -> bytes:
+def page_key(token_ids: Sequence[int] | NDArray[np.int32], images: Images = (), begin: int = 0) -> bytes:
     """What tells a page's 64 tokens, the first at `begin`, from others: their ids, and the images among them."""
     ids = np.asarray(token_ids, np.int32).tobytes()
     inside = [digest for at, digest in images if begin <= at < begin + PAGE_CELLS]
@@ -130,9 +130,10 @@ class PrefixTree:
                 yield node, end
             stack += node.children.values()
 
-    def walk(self, token_ids: Sequence[int], images: Images = ()) -> list[Node]:
+    def walk(self, token_ids: Sequence[int] | NDArray[np.int32], images: Images = ()) -> list[Node]:
         """Nodes along a text, as far as they exist."""
         node, path = self.root, []
+        token_ids = np.asarray(token_ids, np.int32)
         for begin in range(0, len(token_ids) - PAGE_CELLS + 1, PAGE_CELLS):
             child = node.children.get(page_key(token_ids[begin : begin + PAGE_CELLS], images, begin))
             if child is None:
