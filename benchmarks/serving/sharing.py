@@ -1,8 +1,8 @@
 """How requests share an engine: python -m benchmarks.serving.sharing
 
 Prints: an answer's speed while a 4K prompt is read, against its speed alone; eight clients together against one; an
-unused --parallel 16 against --parallel 1; thirty clients' longest wait against the mean; an answer's speed when the
-others have left.
+answer's speed when seven others have left; an unused --parallel 16 against --parallel 1; thirty clients' longest wait
+against the mean.
 """
 
 import time
@@ -10,7 +10,7 @@ import time
 from benchmarks.serving.common import arguments, finish, load, median, rate, sampling, started, text
 
 
-def while_a_prompt_is_read(args, tokens=240):
+def while_a_prompt_is_read(args, tokens=100):
     """The same answer alone and beside a prompt, for as many tokens as fit into the reading of one."""
     engine = load(args, parallel=4)
     shares, gaps, reads = [], [], []
@@ -57,6 +57,21 @@ def together(args):
         print(f"{count} together: {median(rates):.0f} tok/s")
 
 
+def last_one(args, tokens=100):
+    """The same tokens alone, and by one of eight when the others have left."""
+    engine, shares = load(args, parallel=8), []
+    for round_ in range(args.rounds):
+        alone = started(engine, text(500 + round_, 40), 4000)
+        steps(engine, alone, 30, keep=True)
+        solo = steps(engine, alone, tokens)
+        requests = [started(engine, text(500 + round_ + 20 * i, 40), 4000) for i in range(8)]
+        steps(engine, requests[0], 30 - len(requests[0].output_token_ids), keep=True)
+        for request in requests[1:]:
+            engine.abort(request)
+        shares.append(sum(solo) / sum(steps(engine, requests[0], tokens)))
+    print(f"the last of eight: {median(shares):.0%} of solo speed")
+
+
 def unused_places(args):
     engines = {parallel: load(args, parallel) for parallel in (1, 16)}
     rates = {1: [], 16: []}
@@ -88,7 +103,9 @@ def thirty_clients(args, parallel=8):
 
 
 if __name__ == "__main__":
-    measures = {m.__name__: m for m in (while_a_prompt_is_read, together, unused_places, thirty_clients)}
+    measures = {
+        m.__name__: m for m in (while_a_prompt_is_read, together, last_one, unused_places, thirty_clients)
+    }
     arguments_ = arguments(__doc__, only=list(measures))
     for name in [arguments_.only] if arguments_.only else measures:
         measures[name](arguments_)
