@@ -266,7 +266,7 @@ class ServingOptions(_Settings):
     """How requests share an engine, and what is kept of their texts."""
 
     prompt_share: int = _option(
-        40,
+        35,
         "--prompt-share",
         "Percent of the time that reading prompts may take while answers are generated.",
         toml="infer.prompt_share",
