@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
 from training.batches import Batches
 from training.config import ModelConfig
 from training.experts import MixtureOfExperts

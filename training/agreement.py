@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+
 from training.config import TINY, ModelConfig
 from training.model import Model
 from training.packed import read_packed

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
 from training.model import Model
 
 AHEAD = 4

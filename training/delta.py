@@ -46,7 +46,9 @@ class UnitLowerInverse(torch.autograd.Function):
 def _place_below(below: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Blocks [..., blocks, size, size] at the lower left of each diagonal block of a matrix that is 0 elsewhere."""
     blocks = shape[-3]
-    spread = below.unsqueeze(-2) * torch.eye(blocks, dtype=below.dtype, device=below.device).view(blocks, 1, blocks, 1)
+    spread = below.unsqueeze(-2) * torch.eye(blocks, dtype=below.dtype, device=below.device).view(
+        blocks, 1, blocks, 1
+    )
     zero = torch.zeros_like(spread)
     rows = torch.stack([zero, spread], dim=-4)  # below the first half of rows
     return torch.stack([rows, torch.zeros_like(rows)], dim=-2)  # under the first half of columns
@@ -137,8 +139,12 @@ def _gated_norm(x: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
 @fused
 def _split(mixed: Tensor, key_width: int, dim: int, repeat: int) -> tuple[Tensor, Tensor, Tensor]:
     """Convolved rows [rows, channels] to q, k, v [rows, value heads, dim] in float32, q and k of length 1."""
-    parts = F.silu(mixed.float()).unflatten(-1, (-1, dim)).split_with_sizes(
-        [key_width // dim, key_width // dim, mixed.shape[1] // dim - 2 * key_width // dim], dim=1
+    parts = (
+        F.silu(mixed.float())
+        .unflatten(-1, (-1, dim))
+        .split_with_sizes(
+            [key_width // dim, key_width // dim, mixed.shape[1] // dim - 2 * key_width // dim], dim=1
+        )
     )
     q, k = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + 1e-6) for part in parts[:2])
     q, k = (part.repeat_interleave(repeat, dim=1) for part in (q / math.sqrt(dim), k))
@@ -168,8 +174,11 @@ class DeltaMixer(nn.Module):
         mixed = self.conv1d(self.in_proj_qkv(x)).flatten(0, 1)
         repeat = c.linear_num_value_heads // c.linear_num_key_heads
         q, k, v = (
-            part.view(batch, time, *part.shape[1:]) for part in _split(mixed, c.key_width, c.linear_head_dim, repeat)
+            part.view(batch, time, *part.shape[1:])
+            for part in _split(mixed, c.key_width, c.linear_head_dim, repeat)
         )
         g = -self.A_log.exp() * F.softplus(self.in_proj_a(x).float() + self.dt_bias)
         y = delta_rule(q, k, v, torch.sigmoid(self.in_proj_b(x).float()), g)
-        return self.out_proj(self.norm(y.flatten(-2).flatten(0, 1), self.in_proj_z(x).flatten(0, 1))).view_as(x)
+        return self.out_proj(self.norm(y.flatten(-2).flatten(0, 1), self.in_proj_z(x).flatten(0, 1))).view_as(
+            x
+        )

@@ -128,7 +128,9 @@ class Experts(nn.Module):
         self.gate_up_proj = nn.Parameter(torch.randn(e, 2 * f, h) / h**0.5)
         self.down_proj = nn.Parameter(torch.randn(e, h, f) * (0.5 / f**0.5))
 
-    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor, noise: tuple[Tensor, Tensor] | None) -> Tensor:
+    def forward(
+        self, x: Tensor, chosen: Tensor, weights: Tensor, noise: tuple[Tensor, Tensor] | None
+    ) -> Tensor:
         """x [tokens, hidden]. `noise`: what rounding will add to the two weights."""
         gate_up, down = self.gate_up_proj, self.down_proj
         if noise is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+
 from training.config import ModelConfig
 from training.packed import read_packed
 from training.tokenizer import END_OF_TEXT, TURN_END
@@ -25,8 +26,16 @@ def export(weights: Path, tokenizer: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.contiguous() for name, tensor in read_packed(weights).items()}
     save_file(tensors, out / "model.safetensors")
-    config = ModelConfig().transformers() | {"architectures": ["Qwen4ExpForCausalLM"], "torch_dtype": "float32"}
-    settings = {"eos_token": TURN_END, "pad_token": END_OF_TEXT, "bos_token": END_OF_TEXT, "add_bos_token": False}
+    config = ModelConfig().transformers() | {
+        "architectures": ["Qwen4ExpForCausalLM"],
+        "torch_dtype": "float32",
+    }
+    settings = {
+        "eos_token": TURN_END,
+        "pad_token": END_OF_TEXT,
+        "bos_token": END_OF_TEXT,
+        "add_bos_token": False,
+    }
     _write(out / "config.json", config)
     _write(out / "tokenizer_config.json", settings)
     _write(out / "generation_config.json", {"temperature": 0.8, "top_p": 0.95, "top_k": 40})

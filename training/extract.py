@@ -7,6 +7,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 Documents = Iterator[tuple[str, str]]
@@ -29,12 +30,14 @@ def _entries(root: Path) -> Documents:
     path = next(root.rglob("*.dict.dz"))
     data = gzip.decompress(path.read_bytes())
     starts = set()
-    for line in path.with_name(path.name.replace(".dict.dz", ".index")).read_text(encoding="utf-8").splitlines():
+    for line in (
+        path.with_name(path.name.replace(".dict.dz", ".index")).read_text(encoding="utf-8").splitlines()
+    ):
         word, start, _ = line.split("\t")[:3]
         if not word.startswith("00"):
             starts.add(_base64(start))
     cuts = [*sorted(starts), len(data)]
-    for begin, end in zip(cuts, cuts[1:], strict=False):
+    for begin, end in pairwise(cuts):
         entry = data[begin:end].decode("utf-8", errors="ignore").strip()
         if entry:
             yield f"{path.name}/{begin}", entry
@@ -102,7 +105,15 @@ def python_docs(root: Path) -> Documents:
 def rust_books(root: Path) -> Documents:
     """The books that come with Rust, as text."""
     base = next(root.rglob("rust-doc/html"))
-    for book in ("book", "nomicon", "reference", "rust-by-example", "embedded-book", "edition-guide", "rustc"):
+    for book in (
+        "book",
+        "nomicon",
+        "reference",
+        "rust-by-example",
+        "embedded-book",
+        "edition-guide",
+        "rustc",
+    ):
         for path in sorted((base / book).rglob("*.html")):
             if path.name in ("print.html", "toc.html"):
                 continue

@@ -1,6 +1,6 @@
 """Figures of the model card: usage: python -m training.measure WEIGHTS_DIR MODEL.gguf DATA_DIR OUT_DIR
 
-Writes routing.npz and held-out-*.npy beside measures.json. The experts are those of the file; everything else is as trained.
+Writes routing.npz and measures.json. The experts are those of the file; everything else is as trained.
 """
 
 import argparse
@@ -9,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+
+from strata.config import EngineOptions
+from strata.engine import Engine, SamplingParams
+from strata.gguf import open_model
+from strata.quants import FORMATS
 from training import routing
 from training.batches import SHARES
 from training.chains import AHEAD, Bigrams, accepted, drafts
 from training.config import ModelConfig
 from training.model import Model
 from training.packed import read_packed
-
-from strata.config import EngineOptions
-from strata.engine import Engine, SamplingParams
-from strata.gguf import open_model
-from strata.quants import FORMATS
 
 PROMPTS, PROMPT, GENERATED = 6, 64, 96  # per domain
 PART, TURN = 1000, 125  # tokens of a language in the trace, and of a turn in its switching part
@@ -114,8 +114,14 @@ def main() -> None:
     found |= load_figures(model, held_out)
     ids, _ = routing.trace(model, torch.from_numpy(tokens)[None], sparse=True)
     routing.save(given.out / "routing.npz", ids, segments, config.num_experts)
-    for name, part in (("all", slice(None)), ("english", slice(0, PART)), ("switching", slice(3 * PART, None))):
-        found[f"LRU hits, {name}"] = {s: round(routing.lru_hits(ids[:, part], config.num_experts, s), 4) for s in CACHES}
+    for name, part in (
+        ("all", slice(None)),
+        ("english", slice(0, PART)),
+        ("switching", slice(3 * PART, None)),
+    ):
+        found[f"LRU hits, {name}"] = {
+            s: round(routing.lru_hits(ids[:, part], config.num_experts, s), 4) for s in CACHES
+        }
     (given.out / "measures.json").write_text(json.dumps(found, indent=1))
     print(json.dumps(found, indent=1))
 

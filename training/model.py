@@ -37,10 +37,7 @@ class Block(nn.Module):
         if self.ngram:
             residual = self.ple(residual, tokens, dtype)
         x, normed = self.attn_hyper_connection.read(residual, dtype)
-        if self.kind == "linear_attention":
-            y = self.linear_attn(x)
-        else:
-            y = self.self_attn(x, rope, sparse)
+        y = self.linear_attn(x) if self.kind == "linear_attention" else self.self_attn(x, rope, sparse)
         residual = self.attn_hyper_connection.write(residual, normed, y)
         u, normed = self.mlp_hyper_connection.read(residual, dtype)
         y, balance = self.mlp(u)
@@ -54,7 +51,9 @@ class Trunk(nn.Module):
         super().__init__()
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         nn.init.normal_(self.embed_tokens.weight, std=0.5)
-        self.layers = nn.ModuleList(Block(c, kind, i == c.ngram_layer) for i, kind in enumerate(c.layer_types))
+        self.layers = nn.ModuleList(
+            Block(c, kind, i == c.ngram_layer) for i, kind in enumerate(c.layer_types)
+        )
         self.hyper_connection_mixer = StreamMixer(c, inject=False)
 
 

@@ -95,7 +95,14 @@ class NgramLayer(nn.Module):
 
 @fused
 def _gate(
-    key: Tensor, value: Tensor, residual: Tensor, of_key: Tensor, of_query: Tensor, of_conv: Tensor, count: int, eps: float
+    key: Tensor,
+    value: Tensor,
+    residual: Tensor,
+    of_key: Tensor,
+    of_query: Tensor,
+    of_conv: Tensor,
+    count: int,
+    eps: float,
 ) -> tuple[Tensor, Tensor]:
     """What every stream takes of the value, and the same normed for the convolution; rows."""
     hidden = value.shape[1]

@@ -32,7 +32,15 @@ def orthogonal(x: Tensor, steps: int = 5) -> Tensor:
 
 def is_matrix(name: str, parameter: nn.Parameter) -> bool:
     """Whether Muon takes it: inner matrices; not tables, the router, nor maps to a handful of values."""
-    outer = ("embed", "lm_head", "mlp.gate.weight", "block_inject", "in_proj_a", "in_proj_b", "shared_expert_gate")
+    outer = (
+        "embed",
+        "lm_head",
+        "mlp.gate.weight",
+        "block_inject",
+        "in_proj_a",
+        "in_proj_b",
+        "shared_expert_gate",
+    )
     return parameter.ndim >= 2 and "conv1d" not in name and not any(part in name for part in outer)
 
 
@@ -66,7 +74,9 @@ class Muon:
     @staticmethod
     def _split(name: str, x: Tensor) -> Tensor:
         """[matrices, rows, columns]; gate and up are two."""
-        return x.reshape(-1, x.shape[1] // 2, x.shape[2]) if "gate_up" in name else x.reshape(-1, *x.shape[-2:])
+        return (
+            x.reshape(-1, x.shape[1] // 2, x.shape[2]) if "gate_up" in name else x.reshape(-1, *x.shape[-2:])
+        )
 
     def state_dict(self) -> dict[str, Tensor]:
         """Momentum by parameter name."""

@@ -6,6 +6,7 @@ weights-0.bin and on are one stream cut in parts of PART_BYTES; weights.json say
 import json
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,22 +19,29 @@ _SMALL = 1 << 16  # tensors up to this size stay float32
 
 
 def _kept_wide(name: str, tensor: Tensor) -> bool:
-    return tensor.numel() <= _SMALL and ("norm" in name or tensor.ndim < 2 or "mlp.gate." in name or "conv" in name)
+    return tensor.numel() <= _SMALL and (
+        "norm" in name or tensor.ndim < 2 or "mlp.gate." in name or "conv" in name
+    )
 
 
 def write_packed(model: torch.nn.Module, directory: Path) -> None:
     """All parameters and hash constants under their names."""
     entries, bits, wide = {}, [], []
     places = {"bf16": 0, "raw": 0}
-    for name, tensor in model.state_dict().items():
-        tensor = tensor.detach().cpu()
+    for name, stored in model.state_dict().items():
+        tensor = stored.detach().cpu()
         if tensor.dtype == torch.float32 and not _kept_wide(name, tensor):
             data = tensor.bfloat16().view(torch.uint16).numpy().reshape(-1)
             kind, into, size = "bf16", bits, data.size
         else:
             data = np.frombuffer(tensor.contiguous().numpy().tobytes(), np.uint8)
             kind, into, size = "raw", wide, data.size
-        entries[name] = {"kind": kind, "dtype": str(tensor.numpy().dtype), "shape": list(tensor.shape), "at": places[kind]}
+        entries[name] = {
+            "kind": kind,
+            "dtype": str(tensor.numpy().dtype),
+            "shape": list(tensor.shape),
+            "at": places[kind],
+        }
         places[kind] += size
         into.append(data)
     planes = np.concatenate(bits)
@@ -54,7 +62,7 @@ def read_packed(directory: Path) -> dict[str, Tensor]:
     count = len(list(directory.glob("weights-*.bin")))
     stream = b"".join((directory / f"weights-{i}.bin").read_bytes() for i in range(count))
     cuts = np.cumsum([0, *index["pieces"]]).tolist()
-    upper = b"".join(zlib.decompress(stream[a:b]) for a, b in zip(cuts, cuts[1:], strict=False))
+    upper = b"".join(zlib.decompress(stream[a:b]) for a, b in pairwise(cuts))
     lower = np.frombuffer(stream, np.uint8, index["values"], cuts[-1])
     planes = np.frombuffer(upper, np.uint8).astype(np.uint32) << 24 | lower.astype(np.uint32) << 16
     wide = stream[cuts[-1] + index["values"] :]

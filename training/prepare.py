@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
+
 from training.fetch import DEFAULT_DIR
 from training.text import DOMAINS, Document, documents
 from training.tokenizer import END_OF_TEXT, train
@@ -22,7 +23,9 @@ def tokens_of(tokenizer: Tokenizer, found: list[Document]) -> np.ndarray:
     end = tokenizer.token_to_id(END_OF_TEXT)
     pieces = []
     for first in range(0, len(found), BATCH):
-        batch = tokenizer.encode_batch([d.text for d in found[first : first + BATCH]], add_special_tokens=False)
+        batch = tokenizer.encode_batch(
+            [d.text for d in found[first : first + BATCH]], add_special_tokens=False
+        )
         pieces += [np.asarray([*encoding.ids, end], np.uint16) for encoding in batch]
     return np.concatenate(pieces)
 

@@ -60,7 +60,8 @@ def q2_0(w: Tensor) -> Tensor:
     size = x.abs().amax(-1, keepdim=True).clamp_min(1e-12)
     best, error = torch.zeros_like(x), torch.full_like(size, torch.inf)
     for reach in _Q2_REACH:
-        for scale in (size * reach, -size * reach):
+        for first in (size * reach, -size * reach):
+            scale = first
             for _ in range(2):
                 codes = (x / scale).round().clamp(-1, 2)
                 fit = (x * codes).sum(-1, keepdim=True) / codes.square().sum(-1, keepdim=True).clamp_min(1)

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+
 from training.model import Model
 
 
 @torch.no_grad()
 def trace(model: Model, tokens: Tensor, sparse: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """tokens [batch, time], time a multiple of 64 unless the batch is 1. By rank, experts uint16 [layers, rows, k], and all
-    shares float32 [layers, rows, experts]."""
+    """tokens [batch, time], time a multiple of 64 unless the batch is 1. Experts by rank, uint16
+    [layers, rows, k], and all shares, float32 [layers, rows, experts]."""
     found: list[tuple[Tensor, Tensor]] = []
     hooks = [
         block.mlp.gate.register_forward_hook(lambda _, __, out: found.append((out[0], out[2])))
@@ -31,7 +32,9 @@ def trace(model: Model, tokens: Tensor, sparse: bool = False) -> tuple[np.ndarra
 def save(path: Path, ids: np.ndarray, segments: list[tuple[str, int]], num_experts: int) -> None:
     """`ids` uint16 [layers, tokens, k]; `starts` int64 and `names` of the segments; `num_experts`."""
     names, starts = zip(*segments, strict=True)
-    np.savez_compressed(path, ids=ids, starts=np.array(starts), names=np.array(names), num_experts=num_experts)
+    np.savez_compressed(
+        path, ids=ids, starts=np.array(starts), names=np.array(names), num_experts=num_experts
+    )
 
 
 def loads(ids: np.ndarray, num_experts: int) -> np.ndarray:

@@ -29,7 +29,9 @@ class StreamMixer(nn.Module):
 
     def write(self, residual: Tensor, normed: Tensor, y: Tensor) -> Tensor:
         """residual + y in every stream, each with its own weight from 0 to 2."""
-        flat = _write(residual.flatten(0, 1), normed, y.flatten(0, 1), self.block_inject_weight.weight, self.count)
+        flat = _write(
+            residual.flatten(0, 1), normed, y.flatten(0, 1), self.block_inject_weight.weight, self.count
+        )
         return flat.view_as(residual)
 
 

@@ -36,8 +36,8 @@ def documents(directory: Path) -> Iterator[Document]:
                 break
             seen.add(key)
             taken += len(text.encode())
-            name = f"{source.package}/{name}"
-            yield Document(source.domain, name, text, _draw(name.partition("#")[0]) % HELD_OUT == 0)
+            full = f"{source.package}/{name}"
+            yield Document(source.domain, full, text, _draw(full.partition("#")[0]) % HELD_OUT == 0)
 
 
 def _draw(name: str) -> int:

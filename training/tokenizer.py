@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
 from training.text import documents
 
 VOCAB_SIZE = 12_032

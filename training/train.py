@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from training import fused, rounding
 from training.batches import SHARES, Batches
 from training.config import TINY, ModelConfig
@@ -35,8 +36,9 @@ class Trainer:
         self.model = Model(config).to(self.device)
         self.model.dtype = getattr(torch, given.dtype)
         for block in [*self.model.model.layers, *self.model.mtp.layers]:
-            for short, weight in (("gate_up", block.mlp.experts.gate_up_proj), ("down", block.mlp.experts.down_proj)):
-                setattr(block.mlp, f"noise_{short}", torch.zeros_like(weight.data))
+            experts = block.mlp.experts
+            block.mlp.noise_gate_up = torch.zeros_like(experts.gate_up_proj.data)
+            block.mlp.noise_down = torch.zeros_like(experts.down_proj.data)
         self.optimizer = Optimizer(self.model)
         self.train = Batches(given.data, self.device)
         self.held_out = Batches(given.data, self.device, prefix="held-out")
@@ -82,8 +84,11 @@ class Trainer:
 
     def save(self, path: Path) -> None:
         """Everything that a run needs to go on as if it had not stopped."""
-        noise = {n: b for n, b in self.noise().items()}
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "noise": noise}
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "noise": self.noise(),
+        }
         torch.save(state | {"step": self.step_number, "steps": self.steps}, path.with_suffix(".part"))
         path.with_suffix(".part").rename(path)
 
@@ -98,10 +103,10 @@ class Trainer:
 
     def noise(self) -> dict[str, torch.Tensor]:
         """What rounding adds, by layer and plane."""
-        blocks = [*self.model.model.layers, *self.model.mtp.layers]
-        return {
-            f"{i}.{name}": getattr(b.mlp, name) for i, b in enumerate(blocks) for name in ("noise_gate_up", "noise_down")
-        }
+        found = {}
+        for i, block in enumerate([*self.model.model.layers, *self.model.mtp.layers]):
+            found |= {f"{i}.gate_up": block.mlp.noise_gate_up, f"{i}.down": block.mlp.noise_down}
+        return found
 
 
 def run(trainer: Trainer, given: argparse.Namespace, began: float) -> None:
@@ -160,8 +165,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--cache", type=Path, help="compiled code, used if it is there and written after --warm")
-    parser.add_argument("--warm", type=int, default=0, help="only this many steps of every phase, with their times")
+    parser.add_argument(
+        "--cache", type=Path, help="compiled code, used if it is there and written after --warm"
+    )
+    parser.add_argument(
+        "--warm", type=int, default=0, help="only this many steps of every phase, with their times"
+    )
     return parser.parse_args()
 
 
@@ -172,8 +181,8 @@ def warm(trainer: Trainer, given: argparse.Namespace, began: float) -> None:
             before = time.monotonic()
             losses = {name: round(float(value), 4) for name, value in trainer.step(phase).items()}
             spent = time.monotonic() - before
-            rate = given.batch_tokens / spent
-            print(f"{time.monotonic() - began:6.1f} s {phase} {number}: {spent:.3f} s, {rate:.0f} tok/s {losses}", flush=True)
+            told = f"{phase} {number}: {spent:.3f} s, {given.batch_tokens / spent:.0f} tok/s {losses}"
+            print(f"{time.monotonic() - began:6.1f} s {told}", flush=True)
         if given.device == "cuda":
             print(f"peak memory {torch.cuda.max_memory_allocated() / 1e9:.1f} GB", flush=True)
             if phase.drafts and not phase.rounding:

@@ -18,7 +18,9 @@ class Activations:
         self.path = path
         try:
             with np.load(path, allow_pickle=False) as found:
-                self._squares: Mapping[str, Floats] = {name: found[name].astype(np.float32) for name in found.files}
+                self._squares: Mapping[str, Floats] = {
+                    name: found[name].astype(np.float32) for name in found.files
+                }
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise ModelFileError(f"{path}: not a .npz file of arrays: {error}") from None
 
@@ -26,15 +28,22 @@ class Activations:
         """UsageError for names that no tensor has: they would be passed over in silence."""
         names = {tensor.name for tensor in planned}
         if unknown := sorted(set(self._squares) - names):
-            raise UsageError(f"{self.path}: {len(unknown)} arrays belong to no tensor: {', '.join(unknown[:3])}")
+            raise UsageError(
+                f"{self.path}: {len(unknown)} arrays belong to no tensor: {', '.join(unknown[:3])}"
+            )
 
     def of(self, tensor: Planned) -> Floats | None:
         """float32 [rows or 1, k] of a tensor, or None; each row's mean is 1 where it is not all zero."""
         if tensor.name not in self._squares:
             return None
         squares, shape = self._squares[tensor.name], tensor.rows.shape
-        if squares.shape not in ((shape[-1],), (shape[0], shape[-1])[: len(shape) - 1]) or (squares < 0).any():
-            raise UsageError(f"{self.path}: {tensor.name} of shape {list(shape)} cannot take {list(squares.shape)}")
+        if (
+            squares.shape not in ((shape[-1],), (shape[0], shape[-1])[: len(shape) - 1])
+            or (squares < 0).any()
+        ):
+            raise UsageError(
+                f"{self.path}: {tensor.name} of shape {list(shape)} cannot take {list(squares.shape)}"
+            )
         squares = squares.reshape(-1, shape[-1])
         squares = squares / np.maximum(squares.mean(axis=1, keepdims=True), 1e-30)
         return squares if len(squares) == 1 else np.repeat(squares, shape[1], axis=0)

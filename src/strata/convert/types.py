@@ -14,7 +14,21 @@ from strata.errors import UsageError
 from strata.gguf import TensorType
 from strata.quants import FORMATS
 
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q2_0", "Q4_K", "Q6_K", "IQ3_XXS")
+TYPES = (
+    "F32",
+    "F16",
+    "BF16",
+    "Q8_0",
+    "Q4_0",
+    "Q4_1",
+    "Q5_0",
+    "Q5_1",
+    "IQ4_NL",
+    "Q2_0",
+    "Q4_K",
+    "Q6_K",
+    "IQ3_XXS",
+)
 # `general.file_type`, from llama.cpp's llama_ftype; Q2_0 has no number there.
 FILE_TYPES = {
     "F32": 0,
@@ -51,7 +65,9 @@ def parse_override(text: str) -> tuple[str, str]:
     """PATTERN=TYPE."""
     pattern, sign, name = text.rpartition("=")
     if not sign or not pattern:
-        raise UsageError(f"--tensor-type is {text!r}; it must be PATTERN=TYPE, such as '*ffn_down_exps*=Q2_0'")
+        raise UsageError(
+            f"--tensor-type is {text!r}; it must be PATTERN=TYPE, such as '*ffn_down_exps*=Q2_0'"
+        )
     return pattern, parse_type(name, "--tensor-type")
 
 
@@ -66,7 +82,8 @@ def choose_type(tensor: Planned, wanted: str, overrides: Overrides = ()) -> Tens
         kind = TensorType[named]
         if k % kind.block_values:
             raise UsageError(
-                f"--tensor-type: {tensor.name} has rows of {k} values, not whole blocks of {kind.block_values} ({named})"
+                f"--tensor-type: {tensor.name} has rows of {k} values, not whole blocks of "
+                f"{kind.block_values} ({named})"
             )
         return kind
     if wanted == "F32" or tensor.plane is Plane.FLOAT or len(tensor.rows.shape) < 2:

@@ -46,7 +46,12 @@ class Conversion:
         """Write the file, holding a few pieces of tensors at once."""
         threads = threads or len(os.sched_getaffinity(0))
         specs = [
-            (t.name, tuple(reversed(t.rows.shape)), kind, encoded(kind, t.rows.pieces(), threads, self._weights(t)))
+            (
+                t.name,
+                tuple(reversed(t.rows.shape)),
+                kind,
+                encoded(kind, t.rows.pieces(), threads, self._weights(t)),
+            )
             for t, kind in self.tensors
         ]
         write_model(output, self.metadata, specs)

@@ -114,9 +114,7 @@ class Format:
         """Whether there is an encoder."""
         return self.pack is not None or self.pack_weighed is not None
 
-    def encode(
-        self, x: NDArray[np.float32], weights: NDArray[np.float32] | None = None
-    ) -> NDArray[np.uint8]:
+    def encode(self, x: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
         """float32 [..., k] to bytes [..., row bytes]; UsageError on a partial block or a non-finite value.
 
         `weights`, >= 0 and spread to the shape of x: how much a squared error counts; formats without a search

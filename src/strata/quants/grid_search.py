@@ -38,7 +38,7 @@ def encode_iq3_xxs(x: Floats, weights: Floats | None = None) -> Bytes:
     half = half_bytes(scales.max(axis=1, keepdims=True) * np.float32(4 / _STEPS))
     steps = _steps(scales, stored(half))
     for _ in range(2):  # the one number that all share, for the entries found, and the entries again
-        unit = (2 * steps + 1).astype(np.float32) / 4
+        unit: Floats = (2 * steps + 1).astype(np.float32) * np.float32(0.25)
         index = _nearest(m32, w32, (stored(half) * unit).reshape(-1, 1))
         q = grid("IQ3_XXS")[index].reshape(len(x), 8, 32) * unit[:, :, None]
         q = q.reshape(len(x), 256)
@@ -79,7 +79,8 @@ def _fit(m: Floats, w: Floats) -> Floats:
         fitted = top * inverse((w * g * g).sum(axis=1, keepdims=True))
         better = fitted * top > gain
         best, gain = np.where(better, fitted, best), np.where(better, fitted * top, gain)
-    return np.maximum(best, 0)
+    fitted_scales: Floats = np.maximum(best, np.float32(0))
+    return fitted_scales
 
 
 def _steps(scales: Floats, d: Floats) -> NDArray[np.uint8]:
@@ -93,4 +94,5 @@ def _words(minus: NDArray[np.bool_], steps: NDArray[np.uint8]) -> Bytes:
     sevens = np.packbits(minus.reshape(-1, 8), axis=1, bitorder="little").astype(np.uint32) & 127
     words = (sevens.reshape(-1, 4) << np.array([0, 7, 14, 21], np.uint32)).sum(axis=1, dtype=np.uint32)
     words |= steps.reshape(-1).astype(np.uint32) << np.uint32(28)
-    return words.astype("<u4").view(np.uint8).reshape(len(steps), 32)
+    packed: Bytes = words.astype("<u4").view(np.uint8).reshape(len(steps), 32)
+    return packed
