@@ -37,7 +37,9 @@ def test_a_wrong_file(refused, tmp_path, command, name):
         (["--model", "/nowhere.gguf", "--port", "0"], 1, "no such file"),
         (["--model", "x", "--port", "many"], 2, "--port is 'many'; it must be a whole number"),
         (["--model", "x", "--port", "65536"], 2, "--port is 65536"),
-        (["--model", "x", "--host", "256.1.1.1"], 2, "cannot listen on 256.1.1.1:8080"),
+        (["--model", "x", "--host", "256.1.1.1", "--api-key", "k"], 2, "cannot listen on 256.1.1.1:8080"),
+        (["--model", "x", "--host", "0.0.0.0"], 2, "a key is needed"),
+        (["--model", "x", "--heartbeat", "16"], 2, "at most 15"),
         (["--model", "x", "--prot", "1"], 2, "did you mean --port?"),
     ],
 )
