@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -16,7 +16,7 @@ from strata.engine import Engine
 from strata.errors import StrataError
 from strata.server import anthropic, openai
 from strata.server.engine_thread import EngineThread
-from strata.server.errors import on_http, on_invalid, on_strata_error, on_surprise
+from strata.server.errors import RESPONSES, on_http, on_invalid, on_strata_error, on_surprise
 from strata.server.guard import Access, Guard
 from strata.server.limits import BodyLimit
 from strata.server.openai.responses.store import ResponseStore
@@ -45,7 +45,7 @@ def create_app(
     app.state.service = service
     app.state.responses = ResponseStore()
     for router in ROUTERS:
-        app.include_router(router)
+        app.include_router(router, responses=RESPONSES)
     app.add_exception_handler(StrataError, on_strata_error)
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(HTTPException, on_http)
@@ -82,14 +82,14 @@ def _lifespan(
     return lifespan
 
 
-@probes.get("/health", responses={503: {"description": "Requests cannot be served."}})
+@probes.get("/health")
 async def health(request: Request) -> JSONResponse:
     """200 while requests can be served."""
     alive = request.app.state.service.engine.alive
     return JSONResponse({"status": "ok" if alive else "failed"}, 200 if alive else 503)
 
 
-@probes.get("/metrics", response_class=Response)
+@probes.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Prometheus text."""
     text = request.app.state.service.metrics.render()

@@ -57,6 +57,17 @@ def strata_status(error: StrataError) -> tuple[int, str | None]:
     return 400, "context_length_exceeded" if isinstance(error, ContextLengthError) else None
 
 
+# What every endpoint may answer beside its own, for the OpenAPI document.
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    "4XX": {"description": "The request cannot be served; the body says why."},
+    "5XX": {"description": "The server failed."},
+}
+# Endpoints that stream on demand.
+STREAMS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Whole, or as events where `stream` is set.", "content": {"text/event-stream": {}}}
+}
+
+
 async def on_strata_error(request: Request, error: Exception) -> JSONResponse:
     """Handler for StrataError."""
     assert isinstance(error, StrataError)

@@ -12,7 +12,7 @@ from strata.errors import StrataError
 from strata.server.anthropic.convert import conversation
 from strata.server.anthropic.schema import CountRequest, MessagesRequest
 from strata.server.anthropic.writer import MessageWriter
-from strata.server.errors import anthropic_error, strata_status
+from strata.server.errors import STREAMS, anthropic_error, strata_status
 from strata.server.generation import Generation
 from strata.server.service import Service
 from strata.server.streaming import event_stream, sse
@@ -20,7 +20,7 @@ from strata.server.streaming import event_stream, sse
 router = APIRouter()
 
 
-@router.post("/messages", response_model=None)
+@router.post("/messages", response_model=None, responses=STREAMS)
 async def messages(body: MessagesRequest, request: Request) -> JSONResponse | StreamingResponse:
     """The assistant's next turn."""
     service: Service = request.app.state.service

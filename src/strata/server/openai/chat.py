@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from strata.server.errors import STREAMS
 from strata.server.generation import Generation, Piece
 from strata.server.openai.answers import Answer, stop_extras, token_entry
 from strata.server.openai.chat_schema import ChatRequest
@@ -22,7 +23,7 @@ from strata.text.chat import (
 router = APIRouter()
 
 
-@router.post("/chat/completions", response_model=None)
+@router.post("/chat/completions", response_model=None, responses=STREAMS)
 async def chat_completions(body: ChatRequest, request: Request) -> JSONResponse | StreamingResponse:
     """The assistant's next turn."""
     service: Service = request.app.state.service

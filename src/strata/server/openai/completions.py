@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from strata.engine import TokenMask
 from strata.server.call import Call
+from strata.server.errors import STREAMS
 from strata.server.generation import Generation, Piece, TokenLogprob
 from strata.server.openai.answers import Answer, stop_extras, token_entry
 from strata.server.openai.completion_schema import CompletionRequest
@@ -18,7 +19,7 @@ from strata.text.grammar import TokenConstraint
 router = APIRouter()
 
 
-@router.post("/completions", response_model=None)
+@router.post("/completions", response_model=None, responses=STREAMS)
 async def completions(body: CompletionRequest, request: Request) -> JSONResponse | StreamingResponse:
     """Text after a prompt given as text or as token ids."""
     service: Service = request.app.state.service

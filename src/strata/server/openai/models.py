@@ -32,7 +32,7 @@ async def models(request: Request) -> dict[str, Any]:
     return {"object": "list", "data": [card], **page}
 
 
-@router.get("/models/{model_id:path}", responses={404: {"description": "No such model."}})
+@router.get("/models/{model_id:path}")
 async def model(model_id: str, request: Request) -> dict[str, Any]:
     """The model by its name."""
     card = model_card(request.app.state.service)

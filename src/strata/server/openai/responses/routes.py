@@ -7,7 +7,7 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from strata.errors import StrataError
-from strata.server.errors import strata_status
+from strata.server.errors import STREAMS, strata_status
 from strata.server.generation import Generation
 from strata.server.openai.answers import KEEP_ALIVE
 from strata.server.openai.responses.convert import conversation, input_items
@@ -18,10 +18,9 @@ from strata.server.service import Service, client_of
 from strata.server.streaming import event_stream
 
 router = APIRouter()
-_UNKNOWN: dict[int | str, dict[str, Any]] = {404: {"description": "No such response."}}
 
 
-@router.post("/responses", response_model=None, responses=_UNKNOWN)
+@router.post("/responses", response_model=None, responses=STREAMS)
 async def responses(body: ResponsesRequest, request: Request) -> JSONResponse | StreamingResponse:
     """The model's answer; kept unless `store` is false, so that another can go on from it."""
     service: Service = request.app.state.service
@@ -65,13 +64,13 @@ async def _stream(
         await source.aclose()
 
 
-@router.get("/responses/{response_id}", response_model=None, responses=_UNKNOWN)
+@router.get("/responses/{response_id}", response_model=None)
 async def get_response(response_id: str, request: Request) -> dict[str, Any]:
     """A stored response."""
     return _earlier(request, response_id).response
 
 
-@router.delete("/responses/{response_id}", responses=_UNKNOWN)
+@router.delete("/responses/{response_id}")
 async def delete_response(response_id: str, request: Request) -> dict[str, Any]:
     """Forgets a stored response."""
     if not _store(request).delete(response_id, client_of(request)):
@@ -79,7 +78,7 @@ async def delete_response(response_id: str, request: Request) -> dict[str, Any]:
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-@router.get("/responses/{response_id}/input_items", responses=_UNKNOWN)
+@router.get("/responses/{response_id}/input_items")
 async def get_input_items(response_id: str, request: Request) -> dict[str, Any]:
     """What a stored response was an answer to."""
     items = [{"id": f"item_{i}", **item} for i, item in enumerate(_earlier(request, response_id).input_items)]
