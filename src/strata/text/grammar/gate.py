@@ -6,7 +6,8 @@ from strata.text.chat import ContentDelta, OutputParser, ToolStyle
 from strata.text.detokenizer import Detokenizer
 from strata.text.tokenizer import Tokenizer
 
-END_OF_THINKING, BEHIND_THINKING = "\n</think>\n\n", "\n\n"
+_TAG = "</think>"
+END_OF_THINKING, BEHIND_THINKING = f"\n{_TAG}\n\n", "\n\n"
 
 
 class ReasoningGate:
@@ -20,6 +21,7 @@ class ReasoningGate:
             tokenizer.encode(text, add_special=False) for text in (END_OF_THINKING, BEHIND_THINKING)
         )
         self._forced: deque[int] = deque()
+        self._tail = ""
         self.open = False
 
     @property
@@ -34,10 +36,10 @@ class ReasoningGate:
         if forced:
             self._forced.popleft()
         self._num_tokens += 1
-        thought = self._parser.thinking
-        text = self._detokenizer.push(token_id)
+        thought, text = self._parser.thinking, self._detokenizer.push(token_id)
+        self._tail = (self._tail + text)[-len(_TAG) :]
         events = self._parser.push(text)
-        if thought and not self._parser.thinking and not forced and text.endswith("</think>"):
+        if thought and not self._parser.thinking and not forced and self._tail == _TAG:
             self._forced.extend(self._behind)  # as templates write it, and so as models learned it
         self.open = self._parser.decided and not self._parser.thinking and not self._forced
         return "".join(event.text for event in events if isinstance(event, ContentDelta))
