@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LOG_SILENT = 0
 # Tokens of whole classes are decided at once where what may still come holds a class: white space, and text of a JSON
-# string up to some lengths. These halve the cost that llguidance's own lengths (10 and 30) leave (docs/measurements.md).
+# string up to some lengths. These halve what llguidance's own lengths (10 and 30) cost (docs/measurements.md).
 _TEXT = r'[^"\\\x00-\x1F\x7F]'
 _SLICES = [
     r"[\x20\x0A\x0D\x09]+",
