@@ -44,7 +44,7 @@ class Timed:
 
 
 def decode(engine: Engine, prompt: list[int], masks: list[Timed | None], tokens: int) -> float:
-    """Tokens a second of each of several answers, from when all have their first token."""
+    """Tokens a second of each of several answers: one over the median step, once all have their first token."""
     requests = [
         engine.add(
             prompt, SamplingParams(max_tokens=tokens, temperature=1, seed=i, ignore_eos=True), mask=mask
@@ -53,11 +53,15 @@ def decode(engine: Engine, prompt: list[int], masks: list[Timed | None], tokens:
     ]
     while not all(r.output_token_ids for r in requests):
         engine.step()
-    begin, count = perf_counter(), len(requests[0].output_token_ids)
-    while any(r.finish_reason is None for r in requests):
+    steps = []
+    while all(r.finish_reason is None for r in requests):
+        begin = perf_counter()
+        engine.step()
+        steps.append(perf_counter() - begin)
+    while engine.has_work:
         engine.step()
     assert all(r.error is None for r in requests), [r.error for r in requests]
-    return (tokens - count) / (perf_counter() - begin)
+    return 1 / statistics.median(steps)
 
 
 def main() -> None:
