@@ -29,7 +29,13 @@ def tiny(tmp_path, tokenizer_metadata, serving):
 
     def start(reload=False, **options):
         return serving(
-            path, server_options=options, reload=reload, max_model_len=1024, max_num_seqs=4, threads=1
+            path,
+            server_options=options,
+            reload=reload,
+            max_model_len=1024,
+            max_num_seqs=4,
+            threads=1,
+            prefill=128,
         )
 
     return start
@@ -54,12 +60,27 @@ def request(body, path=TEXT):
 
 
 class Slow:
-    """An engine whose steps wait at a gate."""
+    """An engine whose steps wait at a gate, once there were `steps` of them."""
 
-    def __init__(self, engine, monkeypatch):
-        self.gate, step = threading.Event(), engine.step
+    def __init__(self, engine, monkeypatch, steps=0):
+        self.gate, self.waiting, self.steps, self._step = (
+            threading.Event(),
+            threading.Event(),
+            steps,
+            engine.step,
+        )
         self.gate.set()
-        monkeypatch.setattr(engine, "step", lambda: self.gate.wait(20) and step())
+        monkeypatch.setattr(engine, "step", self.step)
+
+    def step(self):
+        self.steps -= 1
+        if self.steps < 0 and not self.gate.is_set():
+            self.waiting.set()
+            self.gate.wait(20)
+        return self._step()
+
+
+CLOSE = b"\r\nConnection: close\r\n"
 
 
 def test_a_silent_prompt_is_kept_alive(tiny, monkeypatch):
@@ -69,7 +90,7 @@ def test_a_silent_prompt_is_kept_alive(tiny, monkeypatch):
     threading.Timer(0.5, slow.gate.set).start()
     answer, _ = raw(
         server,
-        request({**LONG, "max_tokens": 2, "stream": True}).replace(b"\r\n", b"\r\nConnection: close\r\n", 1),
+        request({**LONG, "max_tokens": 2, "stream": True}).replace(b"\r\n", CLOSE, 1),
     )
     assert answer.count(b": keep-alive") >= 2
     assert answer.index(b": keep-alive") < answer.index(b"data: ") < answer.index(b"[DONE]")
@@ -259,3 +280,32 @@ def test_no_path_reaches_a_file(smollm2_server):
         assert status == 400 and "root:" not in json.dumps(answer)
     for path in ("/../etc/passwd", "/v1/models/../../etc/passwd", "/v1/models/%2e%2e%2fetc%2fpasswd"):
         assert ask(smollm2_server, "GET", path)[0] == 404
+
+
+def test_who_waits_in_the_queue_is_told_where(tiny):
+    server = tiny(heartbeat=0.05)
+    threads = [threading.Thread(target=post, args=(server, TEXT, {**LONG, "seed": i})) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 5
+    while server.service.engine.num_open < 4 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    answer, _ = raw(server, request({**LONG, "max_tokens": 2, "stream": True}).replace(b"\r\n", CLOSE, 1))
+    assert b": keep-alive, number 1 in the queue, about " in answer
+    for thread in threads:
+        thread.join()
+
+
+def test_a_client_that_breaks_off_and_asks_again_reads_on(tiny, monkeypatch):
+    server = tiny()
+    prompt = {"prompt": [i % 250 for i in range(1000)], "max_tokens": 2, "temperature": 0}
+    slow = Slow(server.engine, monkeypatch, steps=6)
+    slow.gate.clear()
+    begin = request({**prompt, "stream": True})
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(begin)
+        assert slow.waiting.wait(10)
+    slow.gate.set()
+    assert idle(server)
+    cached = post(server, TEXT, prompt)[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert 64 <= cached < 1000, "what was read before is there"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from strata.engine import TokenMask
-from strata.errors import UsageError
+from strata.errors import ModelFileError, UsageError
 from strata.text import Tokenizer
 from strata.text.chat import (
     ChatPrompt,
@@ -100,14 +100,24 @@ class Preparer:
         options = {**effort_options(self.template, conversation.effort), **conversation.variables}
         if conversation.thinking is not None:
             options.setdefault("enable_thinking", conversation.thinking)
+        try:
+            return self._encoded(self.template, conversation, options)
+        except (
+            ModelFileError
+        ) as error:  # a bound on what the template may do, which this conversation goes past
+            raise UsageError(str(error)) from None
+
+    def _encoded(
+        self, template: ChatTemplate, conversation: Conversation, options: Mapping[str, Any]
+    ) -> ChatPrompt:
         tools: Sequence[Mapping[str, Any]] = conversation.tools
         messages: Sequence[Mapping[str, Any]] = conversation.messages
-        style = (self.template.tool_template or self.template).style
+        style = (template.tool_template or template).style
         if style is ToolStyle.NONE and (tools or _has_calls(messages)):
             messages = describe_tools(messages, tools)
-            prompt = encode_chat(self.tokenizer, self.template, messages, **options)
+            prompt = encode_chat(self.tokenizer, template, messages, **options)
             return replace(prompt, style=ToolStyle.JSON)
-        return encode_chat(self.tokenizer, self.template, messages, tools or None, **options)
+        return encode_chat(self.tokenizer, template, messages, tools or None, **options)
 
     def _mask(
         self, conversation: Conversation, prompt: ChatPrompt, tools: Sequence[Mapping[str, Any]]

@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from strata.engine import Engine, Pooling, Request, SamplingParams, Status, TokenMask
+from strata.engine import Engine, Pooling, QueuePlace, Request, SamplingParams, Status, TokenMask
 from strata.errors import FaultError, StrataError
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_ASK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class EngineThread:
         self._engine: Engine | None = engine
         self._reload, self._idle_seconds = reload, idle_seconds if reload else 0.0
         self.num_steps = 0
+        self.prompt_seconds = self.decode_seconds = 0.0  # of all steps
         self.step_began: float | None = None  # time.monotonic() of the step that runs
         self._inbox: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
         self._tickets: list[Ticket] = []
@@ -103,6 +106,12 @@ class EngineThread:
         return len(self._tickets)
 
     @property
+    def kv_usage(self) -> float:
+        """Share of the KV pages that sequences hold."""
+        engine = self._engine
+        return 1 - engine.num_free_pages / engine.num_pages if engine else 0.0
+
+    @property
     def alive(self) -> bool:
         """Whether requests can be served."""
         return self._thread.is_alive() and self._refusal is None
@@ -128,6 +137,16 @@ class EngineThread:
     def cancel(self, ticket: Ticket) -> None:
         """Ends a request within a step; no event follows."""
         self._inbox.put(lambda: self._cancel(ticket))
+
+    async def queue_place(self, ticket: Ticket) -> QueuePlace | None:
+        """Where a request stands that has not been started; None where a step keeps the engine from telling soon."""
+        request = ticket.request
+        if request is None or request.status is not Status.WAITING or self._refusal is not None:
+            return None
+        try:
+            return await asyncio.wait_for(self.ask(lambda engine: engine.queue_place(request)), _ASK_SECONDS)
+        except TimeoutError:
+            return None
 
     def ask(self, question: Callable[[Engine], T]) -> "asyncio.Future[T]":
         """The answer of a function that is called with the engine between two steps, from a coroutine."""
@@ -158,8 +177,10 @@ class EngineThread:
         while self._take_messages():
             self.step_began = time.monotonic()
             try:
-                self.engine.step()
+                output = self.engine.step()
                 self.num_steps += 1
+                self.prompt_seconds += output.prompt_ms * 1e-3
+                self.decode_seconds += output.decode_ms * 1e-3
             except FaultError as fault:
                 log.error("step failed: %s", fault)
                 self._end_all(fault)
@@ -223,15 +244,22 @@ class EngineThread:
         return True
 
     def _tell(self) -> None:
-        for ticket in list(self._tickets):
-            request = ticket.request
-            assert request is not None
-            told, ticket.told = ticket.told, len(request.output_token_ids)
-            ended = request.status is Status.FINISHED
-            if ended:
-                self._tickets.remove(ticket)
-            if ticket.told > told or ended:
-                _send(ticket, _event(request, told))
+        """One message a step and event loop: waking a loop costs more than all else here."""
+        batches: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Event]]] = {}
+        ended = []
+        for ticket in self._tickets:
+            request = cast(Request, ticket.request)
+            told, count = ticket.told, len(request.output_token_ids)
+            over = request.status is Status.FINISHED
+            if count > told or over:
+                ticket.told = count
+                batches.setdefault(ticket.loop, []).append((ticket, _event(request, told)))
+            if over:
+                ended.append(ticket)
+        for ticket in ended:
+            self._tickets.remove(ticket)
+        for loop, batch in batches.items():
+            _deliver(loop, batch)
 
     def _end_all(self, error: StrataError) -> None:
         for ticket in self._tickets:
@@ -253,5 +281,14 @@ def _event(request: Request, told: int) -> Event:
 
 
 def _send(ticket: Ticket, event: Event) -> None:
-    if not ticket.loop.is_closed():
-        ticket.loop.call_soon_threadsafe(ticket.events.put_nowait, event)
+    _deliver(ticket.loop, [(ticket, event)])
+
+
+def _deliver(loop: asyncio.AbstractEventLoop, batch: list[tuple[Ticket, Event]]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(_receive, batch)
+
+
+def _receive(batch: list[tuple[Ticket, Event]]) -> None:
+    for ticket, event in batch:
+        ticket.events.put_nowait(event)

@@ -7,8 +7,10 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from strata.errors import BusyError, ContextLengthError, FaultError, ModelFileError, StrataError
+from strata.server.request_log import log_refusal
 
 ANTHROPIC_PATH = "/v1/messages"
 
@@ -68,6 +70,12 @@ STREAMS: dict[int | str, dict[str, Any]] = {
 }
 
 
+def note_refusal(scope: Scope, status: int, message: str) -> None:
+    """A request that is not served, in the log and the metrics."""
+    log_refusal(scope["path"], status, message)
+    scope["app"].state.service.metrics.refused.labels(str(status)).inc()
+
+
 async def on_strata_error(request: Request, error: Exception) -> JSONResponse:
     """Handler for StrataError."""
     assert isinstance(error, StrataError)
@@ -107,4 +115,5 @@ def _answer(
     code: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
+    note_refusal(request.scope, status, message)
     return JSONResponse(error_body(request.url.path, status, message, param, code), status, headers)

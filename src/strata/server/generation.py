@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from strata.engine import Timings
+from strata.engine import QueuePlace, Timings
 from strata.errors import StrataError
 from strata.server.call import Call
 from strata.server.engine_thread import EngineThread, Ticket, Tokens
@@ -58,6 +58,10 @@ class Generation:
         """Of which were not read again."""
         request = self._ticket.request if self._ticket else None
         return request.num_cached_tokens if request else 0
+
+    async def queue_place(self) -> QueuePlace | None:
+        """Where it stands before it is started."""
+        return await self._engine.queue_place(self._ticket) if self._ticket else None
 
     @property
     def context_is_full(self) -> bool:

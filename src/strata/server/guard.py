@@ -12,8 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from strata.config import ServerOptions
 from strata.errors import UsageError
-from strata.server.errors import error_body
-from strata.server.request_log import log_refusal
+from strata.server.errors import error_body, note_refusal
 
 OPEN_PATHS = frozenset({"/health"})  # answered without a key, for load balancers
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -84,7 +83,7 @@ class Guard:
 
 async def refuse(scope: Scope, send: Send, status: int, message: str) -> None:
     """Answers and closes, the body unread."""
-    log_refusal(scope["path"], status, message)
+    note_refusal(scope, status, message)
     body = json.dumps(error_body(scope["path"], status, message)).encode()
     headers: list[Any] = [(b"content-type", b"application/json"), (b"connection", b"close")]
     if status == 401:

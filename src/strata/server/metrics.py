@@ -1,7 +1,7 @@
 """Prometheus metrics. Those that vLLM has too carry its names, so that dashboards, routers and autoscalers made for it
 work here (docs.vllm.ai, "Production Metrics"); our own begin with strata_."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -48,13 +48,16 @@ class Metrics:
             "request_generation_tokens", "Generated tokens a request.", _TOKENS
         )
 
-    def gauge(self, name: str, help: str, read: Callable[[], float], labelled: bool = True) -> None:
-        """A value that is read when somebody asks; `labelled`: under vLLM's name and label."""
-        if labelled:
-            g = Gauge(f"vllm:{name}", help, ["model_name"], registry=self.registry).labels(self._model)
-        else:
-            g = Gauge(f"strata_{name}", help, registry=self.registry)
-        g.set_function(read)
+    def gauge(self, name: str, help: str, read: Callable[[], float]) -> None:
+        """A value under vLLM's name and label, read when somebody asks."""
+        made = Gauge(f"vllm:{name}", help, ["model_name"], registry=self.registry)
+        made.labels(self._model).set_function(read)
+
+    def own(self, name: str, help: str, parts: Mapping[str, Callable[[], float]], label: str = "") -> None:
+        """Values under a name of ours, one for each value of the label; without a label, one."""
+        made = Gauge(f"strata_{name}", help, [label] if label else [], registry=self.registry)
+        for part, read in parts.items():
+            (made.labels(part) if label else made).set_function(read)
 
     def count(self, generation: Generation) -> None:
         """An answer that has ended, whatever its end."""

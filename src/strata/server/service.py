@@ -50,11 +50,7 @@ class Service:
         template = ChatTemplate.from_metadata(metadata) if CHAT_TEMPLATE_KEY in metadata else None
         preparer = Preparer(tokenizer, template, vocab)
         metrics = Metrics(model_id)
-        metrics.gauge("num_requests_running", "Requests in steps.", lambda: engine.num_running)
-        metrics.gauge("num_requests_waiting", "Requests in the queue.", lambda: engine.num_waiting)
-        metrics.gauge(
-            "model_loaded", "Whether the model is in memory.", lambda: engine.loaded, labelled=False
-        )
+        _watch_engine(metrics, engine)
         return cls(
             engine,
             tokenizer,
@@ -130,6 +126,17 @@ class Service:
             for generation in generations:
                 self.metrics.count(generation)
             log_answer(path, request_id, generations)
+
+
+def _watch_engine(metrics: Metrics, engine: EngineThread) -> None:
+    """Values that are read when somebody asks."""
+    metrics.gauge("num_requests_running", "Requests in steps.", lambda: engine.num_running)
+    metrics.gauge("num_requests_waiting", "Requests in the queue.", lambda: engine.num_waiting)
+    metrics.gauge("kv_cache_usage_perc", "Share of the KV pages in use.", lambda: engine.kv_usage)
+    parts = {"prompt": lambda: engine.prompt_seconds, "decode": lambda: engine.decode_seconds}
+    metrics.own("step_seconds", "Time of steps, by what it went to.", parts, "part")
+    loaded = {"": lambda: float(engine.loaded)}
+    metrics.own("model_loaded", "Whether the model is in memory.", loaded)
 
 
 def client_of(request: Request) -> str:

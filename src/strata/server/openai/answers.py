@@ -17,7 +17,13 @@ from strata.server.service import Service
 from strata.server.streaming import event_stream, sse
 from strata.server.usage import timings, usage
 
-KEEP_ALIVE = ": keep-alive\n\n"  # a comment, which clients skip
+
+async def sign_of_life(generation: Generation) -> str:
+    """A comment, which clients skip; people who look on see where the request stands."""
+    place = await generation.queue_place()
+    if place is None:
+        return ": keep-alive\n\n"
+    return f": keep-alive, number {place.position} in the queue, about {place.seconds:.0f} s\n\n"
 
 
 class Choice(Protocol):
@@ -76,7 +82,7 @@ class Answer:
         try:
             async for item in source:
                 if item is None:
-                    yield KEEP_ALIVE
+                    yield await sign_of_life(self.generations[0])
                     continue
                 index, piece = item
                 last = {"timings": timings(self.generations[index])} if piece.finish_reason else {}

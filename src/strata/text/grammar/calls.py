@@ -10,6 +10,7 @@ from strata.text.chat.schema import Tool, ToolSchemas
 from strata.text.grammar.sources import json_rule, literal
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+MAX_CALLS = 32  # of an answer that must call; small models repeat themselves
 _TEXT = r"(?s:.*)"
 
 
@@ -35,7 +36,7 @@ def call_grammar(rules: CallRules, special: Callable[[str], str]) -> str:
     one = "call_open (" + " | ".join(names) + ") call_close"
     lines = [f"call: {one}", f"call_open: {special('<tool_call>')} {literal(chr(10))}"]
     lines.append(f"call_close: {literal(chr(10))} {special('</tool_call>')}")
-    calls = f"call ({literal(chr(10))} call)*" if rules.parallel else "call"
+    calls = f"call ({literal(chr(10))} call){{0,{MAX_CALLS - 1}}}" if rules.parallel else "call"
     if rules.free:
         lines += [_free(special, " | ".join(names), rules.parallel)]
     else:

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from strata.errors import StrataError
 from strata.server.errors import STREAMS, strata_status
 from strata.server.generation import Generation
-from strata.server.openai.answers import KEEP_ALIVE
+from strata.server.openai.answers import sign_of_life
 from strata.server.openai.responses.convert import conversation, input_items
 from strata.server.openai.responses.schema import ResponsesRequest
 from strata.server.openai.responses.store import ResponseStore, Stored
@@ -53,7 +53,7 @@ async def _stream(
     try:
         yield writer.opening()
         async for item in source:
-            events = KEEP_ALIVE if item is None else writer.push(item[1])
+            events = await sign_of_life(generation) if item is None else writer.push(item[1])
             if item is not None and item[1].finish_reason:
                 keep()  # before the last event, as a client may go on at once
             yield events
