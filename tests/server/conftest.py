@@ -69,10 +69,20 @@ def smollm2_server(smollm2_path):
 
 
 @pytest.fixture(scope="session")
-def tiny_server(tmp_path_factory):
-    """A random model whose tokens are its own 320 ids: fast, and long answers never end by themselves."""
-    path = write_tiny_llama(tmp_path_factory.mktemp("server") / "tiny.gguf", **_tokenizer())
-    with running(path, max_model_len=1024, max_num_seqs=2, threads=1) as server:
+def write_tiny():
+    """Writes a random model whose tokens are its own 320 ids; takes more metadata."""
+    return lambda path, **more: write_tiny_llama(path, **_tokenizer(), **more)
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory, write_tiny):
+    return write_tiny(tmp_path_factory.mktemp("server") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tiny_path):
+    """It is fast, and long answers never end by themselves."""
+    with running(tiny_path, max_model_len=1024, max_num_seqs=2, threads=1) as server:
         yield server
 
 
