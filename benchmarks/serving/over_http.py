@@ -71,7 +71,9 @@ def telling_us(rows: int, steps: int = 200) -> float:
     async def run() -> float:
         thread = EngineThread.__new__(EngineThread)
         loop = asyncio.get_running_loop()
-        thread._tickets = [Ticket(Submission([1], SamplingParams()), loop) for _ in range(rows)]
+        thread._tickets = [
+            Ticket(Submission([1], SamplingParams()), loop, loop.create_future()) for _ in range(rows)
+        ]
         for ticket in thread._tickets:
             ticket.request = Request(1, [1], SamplingParams())
         times = []

@@ -4,6 +4,8 @@ import socket
 
 import pytest
 
+from strata.cli import main
+
 WRONG = {
     "no TOML": ("[server\n", 2, "not valid TOML"),
     "not UTF-8": (b"[model]\npath = '\xff'\n", 2, "not valid TOML"),
@@ -61,3 +63,11 @@ def test_aliases_are_the_flags_they_stand_for(refused):
     for alias, flag in (("--max-model-len", "--max-context"), ("--max-num-seqs", "--parallel")):
         assert refused("serve", "-m", "x", alias, "-1", code=2).startswith(f"{flag} is -1; it must be")
     assert refused("run", "-m", "x", "--repetition-penalty", "0", "a", code=2).startswith("--repeat-penalty")
+
+
+def test_a_key_is_never_shown(monkeypatch, capsys):
+    monkeypatch.setenv("STRATA_API_KEY", "a-secret-key")
+    with pytest.raises(SystemExit):
+        main(["config", "show"])
+    shown = capsys.readouterr().out
+    assert "a-secret-key" not in shown and "(set)" in shown

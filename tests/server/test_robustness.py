@@ -188,9 +188,10 @@ def test_a_busy_engine_says_so(tiny, monkeypatch):
         raise BusyError("2 requests are open; --max-queue is 2")
 
     monkeypatch.setattr(server.engine, "add", full)
-    status, headers, answer = ask(server, "POST", TEXT, {"prompt": [1]})
-    assert (status, headers["retry-after"]) == (429, "1")
-    assert json.loads(answer)["error"]["type"] == "rate_limit_error"
+    for stream in (False, True):
+        status, headers, answer = ask(server, "POST", TEXT, {"prompt": [1], "stream": stream, "n": 2})
+        assert (status, headers["retry-after"]) == (429, "1")
+        assert json.loads(answer)["error"]["type"] == "rate_limit_error"
 
 
 def test_a_step_that_hangs_ends_requests_and_shows(tiny, monkeypatch):
@@ -243,11 +244,12 @@ def test_the_end_lets_answers_finish_and_then_ends_them(tiny):
 def test_requests_after_the_engine_stopped_get_an_error(tiny):
     async def late(thread):
         ticket = thread.submit(Submission([1, 2], SamplingParams(max_tokens=3)))
-        return await asyncio.wait_for(ticket.events.get(), 5)
+        await asyncio.wait_for(ticket.added, 5)
 
     server = tiny()
     server.service.engine.stop()
-    assert isinstance(asyncio.run(late(server.service.engine)), FaultError)
+    with pytest.raises(FaultError, match="stopping"):
+        asyncio.run(late(server.service.engine))
 
 
 def test_answers_that_repeat_themselves_end_by_option(tiny):

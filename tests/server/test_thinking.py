@@ -1,4 +1,4 @@
-"""Reasoning through the official clients of every protocol: apart from content, in blocks, given back in the next turn."""
+"""Reasoning through the official clients: apart from content, in blocks, and given back in the next turn."""
 
 import anthropic
 import openai

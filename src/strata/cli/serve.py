@@ -126,7 +126,7 @@ def lines(variables: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
         found = settings.sources({}, variables, values)
         for option in settings.options():
             value, source = found[option.name]
-            shown = str(value) if value != "" else "-"
+            shown = "-" if value == "" else "(set)" if option.secret else str(value)
             rows.append((option.toml, shown, source, option.flag, option.help))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     return [

@@ -41,6 +41,7 @@ class Option:
     high: float = math.inf
     open_low: bool = False  # low itself is not allowed
     open_high: bool = False
+    secret: bool = False  # never printed
 
     @property
     def env(self) -> str:
@@ -347,6 +348,7 @@ class ServerOptions(_Settings):
         "--api-key",
         "Keys that clients must send, by commas; better set by the environment, for command lines can be read.",
         toml="server.api_key",
+        secret=True,
     )
     api_key_file: str = _option("", "--api-key-file", "File with one key a line.", toml="server.api_key_file")
     allowed_hosts: str = _option(

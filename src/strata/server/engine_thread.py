@@ -47,10 +47,12 @@ class Submission:
 
 @dataclass(eq=False)
 class Ticket:
-    """A request as its client sees it: events arrive on `events`, in the client's event loop."""
+    """A request as its client sees it: `added` says that it was queued or raises what refuses it, then events arrive on
+    `events`, all in the client's event loop."""
 
     submission: Submission
     loop: asyncio.AbstractEventLoop
+    added: "asyncio.Future[None]"
     events: "asyncio.Queue[Event]" = field(default_factory=asyncio.Queue)
     request: Request | None = None  # the engine thread's; its counts and timings may be read by anyone
     told: int = 0  # tokens sent so far; the engine thread's
@@ -71,6 +73,7 @@ class EngineThread:
         self.step_began: float | None = None  # time.monotonic() of the step that runs
         self._inbox: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
         self._tickets: list[Ticket] = []
+        self._new: set[Ticket] = set()  # on their way into the engine
         self._refusal: StrataError | None = None  # why no more requests are taken
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -127,10 +130,12 @@ class EngineThread:
 
     def submit(self, submission: Submission) -> Ticket:
         """Queues a request from a coroutine."""
-        ticket = Ticket(submission, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        ticket = Ticket(submission, loop, loop.create_future())
         if self._refusal is not None:
-            _send(ticket, self._refusal)
+            ticket.added.set_exception(self._refusal)
         else:
+            self._new.add(ticket)
             self._inbox.put(lambda: self._add(ticket))
         return ticket
 
@@ -170,6 +175,8 @@ class EngineThread:
         """The watchdog's word: open requests end with an error, and new ones are refused until it is taken back."""
         self._refusal = refusal = FaultError("a step of the engine does not end") if stuck else None
         if refusal is not None:
+            for ticket in list(self._new):
+                _admit(ticket, refusal)
             for ticket in list(self._tickets):
                 _send(ticket, refusal)
 
@@ -230,11 +237,13 @@ class EngineThread:
                 pooling=s.pooling,
             )
             self._tickets.append(ticket)
+            _admit(ticket, None)
         except StrataError as error:
-            _send(ticket, error)
+            _admit(ticket, error)
         except Exception:  # a model file that has gone, for example
             log.exception("a request could not be added")
-            _send(ticket, FaultError("the engine failed; the server's log says why"))
+            _admit(ticket, FaultError("the engine failed; the server's log says why"))
+        self._new.discard(ticket)
         return True
 
     def _cancel(self, ticket: Ticket) -> bool:
@@ -278,6 +287,19 @@ def _event(request: Request, told: int) -> Event:
         request.logprobs[told:],
         request.top_logprobs[told:],
     )
+
+
+def _admit(ticket: Ticket, refusal: StrataError | None) -> None:
+    def tell() -> None:
+        if ticket.added.done():
+            return
+        if refusal is None:
+            ticket.added.set_result(None)
+        else:
+            ticket.added.set_exception(refusal)
+
+    if not ticket.loop.is_closed():
+        ticket.loop.call_soon_threadsafe(tell)
 
 
 def _send(ticket: Ticket, event: Event) -> None:

@@ -1,8 +1,10 @@
 """One answer on the server's side: token events to pieces, counts and times; cancelled when its client leaves."""
 
+import weakref
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import cast
 
 from strata.engine import QueuePlace, Timings
 from strata.errors import StrataError
@@ -68,15 +70,23 @@ class Generation:
         """Whether the answer ended where the context did, before the number of tokens that was asked for."""
         return not self.reader.stopped and self.reader.num_tokens < self.call.wishes.sampling.max_tokens
 
+    async def start(self) -> None:
+        """Queues it; raises the StrataError that refuses it."""
+        self._ticket = ticket = self._engine.submit(self.call.submission(self.index))
+        # a stream whose client has gone before its first piece is never iterated
+        self._give_up = weakref.finalize(self, self._engine.cancel, ticket)
+        await ticket.added
+
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         """The answer as it becomes certain; raises the StrataError that ended the request."""
-        ticket = self._ticket = self._engine.submit(self.call.submission(self.index))
         last = 0.0
         try:
+            if self._ticket is None:
+                await self.start()
+            ticket = cast(Ticket, self._ticket)
             while True:
                 event = await ticket.events.get()
                 if isinstance(event, StrataError):
-                    self.finish_reason = "error"
                     raise event
                 now = perf_counter()
                 if event.token_ids:
@@ -87,11 +97,18 @@ class Generation:
                     yield piece
                 if piece.finish_reason:
                     return
+        except StrataError:
+            self.finish_reason = "error"
+            raise
         finally:
-            self.timings.finished = perf_counter()
-            if ticket.request is not None:
-                self.timings.started = ticket.request.timings.started
-            self._engine.cancel(ticket)
+            self._end()
+
+    def _end(self) -> None:
+        self.timings.finished = perf_counter()
+        if self._ticket is not None:
+            request = self._ticket.request
+            self.timings.started = request.timings.started if request else 0.0
+            self._give_up()
 
     def _note_gap(self, now: float, last: float, count: int) -> None:
         if last:

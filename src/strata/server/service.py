@@ -112,6 +112,10 @@ class Service:
             for index in range(call.wishes.n)
         ]
 
+    async def started(self, generations: Sequence[Generation]) -> None:
+        """Queues them all, before a stream's status is sent; raises what refuses one, and gives up the others."""
+        await asyncio.gather(*(generation.start() for generation in generations))
+
     async def pieces(
         self, generations: Sequence[Generation], path: str, request_id: str, request: Request | None = None
     ) -> AsyncGenerator[tuple[int, Piece] | None, None]:

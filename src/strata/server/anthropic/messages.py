@@ -30,6 +30,7 @@ async def messages(body: MessagesRequest, request: Request) -> JSONResponse | St
     writer = MessageWriter(service.model_id, generation, show_thinking=not omitted)
     request_id = f"req_{secrets.token_hex(12)}"
     if body.stream:
+        await service.started([generation])
         response: JSONResponse | StreamingResponse = event_stream(
             _stream(service, generation, writer, request.url.path)
         )

@@ -66,6 +66,7 @@ class Answer:
     ) -> JSONResponse | StreamingResponse:
         """The response."""
         if stream:
+            await self.service.started(self.generations)
             return event_stream(self._stream(request.url.path, include_usage))
         source = self.service.pieces(self.generations, request.url.path, self.request_id, request)
         async for item in source:

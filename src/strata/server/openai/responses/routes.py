@@ -38,6 +38,7 @@ async def responses(body: ResponsesRequest, request: Request) -> JSONResponse | 
 
     path = request.url.path
     if body.stream:
+        await service.started([generation])
         return event_stream(_stream(service, generation, writer, path, keep))
     async for item in service.pieces([generation], path, writer.response["id"], request):
         if item is not None:
