@@ -19,7 +19,8 @@ import uvicorn
 from strata.config import EngineOptions, ServerOptions
 from strata.engine import Engine, Request, SamplingParams
 from strata.server import bind, create_app, server_config
-from strata.server.engine_thread import EngineThread, Submission, Ticket
+from strata.server.engine_thread import EngineThread
+from strata.server.ticket import Submission, Ticket
 
 PROMPT = [(i * 37) % 1000 + 100 for i in range(40)]
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from strata.engine import SamplingParams
-from strata.server.engine_thread import Submission
+from strata.server.ticket import Submission
 
 
 def steps_after_cancel(thread):

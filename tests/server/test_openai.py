@@ -99,7 +99,7 @@ def leave(server, stream):
 
 def test_clients_that_leave_leave_nothing_behind(tiny_server):
     engine = tiny_server.engine
-    for i in range(200):
+    for i in range(100):
         leave(tiny_server, stream=i % 4 != 0)
     assert idle(tiny_server)
     before = tiny_server.service.engine.num_steps

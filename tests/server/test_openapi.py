@@ -8,7 +8,7 @@ from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 MODES = schemathesis.GenerationMode
-NUM_EXAMPLES = 10
+NUM_EXAMPLES = 5
 SHORT = {"max_tokens": 2, "max_completion_tokens": 2, "max_output_tokens": 2, "n": 1}
 PATHS = {
     ("get", "/health"),

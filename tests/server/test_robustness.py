@@ -15,9 +15,9 @@ from tiny import write_tiny_llama
 from strata.config import ServerOptions
 from strata.engine import SamplingParams
 from strata.errors import BusyError, FaultError, UsageError
-from strata.server.engine_thread import Submission
 from strata.server.repetition import RepetitionGuard
 from strata.server.streaming import kept_alive
+from strata.server.ticket import Submission
 
 LONG = {"prompt": [1, 2, 3], "max_tokens": 900, "ignore_eos": True}
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from strata.engine import Pooling, SamplingParams, TokenMask
-from strata.server.engine_thread import Submission
 from strata.server.reader import AnswerReader
+from strata.server.ticket import Submission
 from strata.text import Tokenizer
 from strata.text.chat import OutputParser
 

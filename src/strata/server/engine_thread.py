@@ -5,57 +5,18 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from strata.engine import Engine, Pooling, QueuePlace, Request, SamplingParams, Status, TokenMask
+from strata.engine import Engine, QueuePlace, Request, Status
 from strata.errors import FaultError, StrataError
+from strata.server.ticket import Event, Submission, Ticket, admit, deliver, event_of, send
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _ASK_SECONDS = 0.1
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """New tokens of a request, with their log-probabilities where they were asked for; `finish_reason` (stop, length,
-    abort) comes with the last."""
-
-    token_ids: list[int]
-    finish_reason: str | None = None
-    logprobs: list[float] = field(default_factory=list)
-    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
-
-
-Event = Tokens | StrataError
-
-
-@dataclass(frozen=True)
-class Submission:
-    """What `Engine.add` takes."""
-
-    prompt_token_ids: Sequence[int]
-    sampling: SamplingParams
-    client: str = ""
-    mask: TokenMask | None = None
-    cache_points: tuple[int, ...] = ()
-    pooling: Pooling | None = None
-
-
-@dataclass(eq=False)
-class Ticket:
-    """A request as its client sees it: `added` says that it was queued or raises what refuses it, then events arrive on
-    `events`, all in the client's event loop."""
-
-    submission: Submission
-    loop: asyncio.AbstractEventLoop
-    added: "asyncio.Future[None]"
-    events: "asyncio.Queue[Event]" = field(default_factory=asyncio.Queue)
-    request: Request | None = None  # the engine thread's; its counts and timings may be read by anyone
-    told: int = 0  # tokens sent so far; the engine thread's
 
 
 class EngineThread:
@@ -176,9 +137,9 @@ class EngineThread:
         self._refusal = refusal = FaultError("a step of the engine does not end") if stuck else None
         if refusal is not None:
             for ticket in list(self._new):
-                _admit(ticket, refusal)
+                admit(ticket, refusal)
             for ticket in list(self._tickets):
-                _send(ticket, refusal)
+                send(ticket, refusal)
 
     def _run(self) -> None:
         while self._take_messages():
@@ -237,12 +198,12 @@ class EngineThread:
                 pooling=s.pooling,
             )
             self._tickets.append(ticket)
-            _admit(ticket, None)
+            admit(ticket, None)
         except StrataError as error:
-            _admit(ticket, error)
+            admit(ticket, error)
         except Exception:  # a model file that has gone, for example
             log.exception("a request could not be added")
-            _admit(ticket, FaultError("the engine failed; the server's log says why"))
+            admit(ticket, FaultError("the engine failed; the server's log says why"))
         self._new.discard(ticket)
         return True
 
@@ -262,55 +223,17 @@ class EngineThread:
             over = request.status is Status.FINISHED
             if count > told or over:
                 ticket.told = count
-                batches.setdefault(ticket.loop, []).append((ticket, _event(request, told)))
+                batches.setdefault(ticket.loop, []).append((ticket, event_of(request, told)))
             if over:
                 ended.append(ticket)
         for ticket in ended:
             self._tickets.remove(ticket)
         for loop, batch in batches.items():
-            _deliver(loop, batch)
+            deliver(loop, batch)
 
     def _end_all(self, error: StrataError) -> None:
         for ticket in self._tickets:
             if ticket.request is not None:
                 self.engine.abort(ticket.request)
-            _send(ticket, error)
+            send(ticket, error)
         self._tickets.clear()
-
-
-def _event(request: Request, told: int) -> Event:
-    if request.error is not None:
-        return request.error
-    return Tokens(
-        request.output_token_ids[told:],
-        request.finish_reason,
-        request.logprobs[told:],
-        request.top_logprobs[told:],
-    )
-
-
-def _admit(ticket: Ticket, refusal: StrataError | None) -> None:
-    def tell() -> None:
-        if ticket.added.done():
-            return
-        if refusal is None:
-            ticket.added.set_result(None)
-        else:
-            ticket.added.set_exception(refusal)
-
-    if not ticket.loop.is_closed():
-        ticket.loop.call_soon_threadsafe(tell)
-
-
-def _send(ticket: Ticket, event: Event) -> None:
-    _deliver(ticket.loop, [(ticket, event)])
-
-
-def _deliver(loop: asyncio.AbstractEventLoop, batch: list[tuple[Ticket, Event]]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(_receive, batch)
-
-
-def _receive(batch: list[tuple[Ticket, Event]]) -> None:
-    for ticket, event in batch:
-        ticket.events.put_nowait(event)

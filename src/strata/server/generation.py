@@ -9,7 +9,8 @@ from typing import cast
 from strata.engine import QueuePlace, Timings
 from strata.errors import StrataError
 from strata.server.call import Call
-from strata.server.engine_thread import EngineThread, Ticket, Tokens
+from strata.server.engine_thread import EngineThread
+from strata.server.ticket import Ticket, Tokens
 from strata.text import Tokenizer
 from strata.text.chat import Event
 

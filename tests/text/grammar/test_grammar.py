@@ -210,7 +210,7 @@ def test_reasoning_ends_at_its_budget(compiler, tokenizer):
 
 
 def test_llguidance_is_imported_where_a_grammar_is_compiled_and_not_before():
-    code = "import sys, strata.server; assert 'llguidance' not in sys.modules"
+    code = "import sys, strata.text.grammar; assert 'llguidance' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
