@@ -77,6 +77,10 @@ def serve(
         print(f"strata: {key} has no effect: {WITHOUT_EFFECT[key]}", file=sys.stderr)
 
     _set_up_log(server)
+    _run(server, engine_options, serving)
+
+
+def _run(server: ServerOptions, engine_options: EngineOptions, serving: ServingOptions) -> None:
     from strata.engine import Engine
     from strata.server import bind, check_access, run
 
@@ -88,11 +92,12 @@ def serve(
         return Engine.load(server.model, engine_options, serving=serving)
 
     address, chosen = listener.getsockname()[:2]
+    shown = f"[{address}]" if ":" in address else address
     run(
         load(),
         server,
         listener,
-        lambda: print(f"strata: serving on http://{address}:{chosen}", file=sys.stderr),
+        lambda: print(f"strata: serving on http://{shown}:{chosen}", file=sys.stderr),
         reload=load,
     )
 
