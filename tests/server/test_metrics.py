@@ -12,6 +12,7 @@ from strata import log
 NAMES = {
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
     "vllm:prompt_tokens",
     "vllm:generation_tokens",
     "vllm:prefix_cache_queries",

@@ -92,5 +92,5 @@ async def health(request: Request) -> JSONResponse:
 @probes.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Prometheus text."""
-    text = request.app.state.service.metrics.render()
+    text = await request.app.state.service.measured()
     return Response(text, media_type="text/plain; version=0.0.4")

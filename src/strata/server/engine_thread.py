@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from strata.engine import Engine, QueuePlace, Request, Status
-from strata.errors import FaultError, StrataError
+from strata.errors import FaultError, StrataError, UsageError
 from strata.server.ticket import Event, Submission, Ticket, admit, deliver, event_of, send
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ class EngineThread:
         self.num_steps = 0
         self.prompt_seconds = self.decode_seconds = 0.0  # of all steps
         self.step_began: float | None = None  # time.monotonic() of the step that runs
+        self._worked = time.monotonic()  # when there was last something to do
         self._inbox: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
         self._tickets: list[Ticket] = []
         self._new: set[Ticket] = set()  # on their way into the engine
@@ -70,12 +71,6 @@ class EngineThread:
         return len(self._tickets)
 
     @property
-    def kv_usage(self) -> float:
-        """Share of the KV pages that sequences hold."""
-        engine = self._engine
-        return 1 - engine.num_free_pages / engine.num_pages if engine else 0.0
-
-    @property
     def alive(self) -> bool:
         """Whether requests can be served."""
         return self._thread.is_alive() and self._refusal is None
@@ -109,13 +104,20 @@ class EngineThread:
         request = ticket.request
         if request is None or request.status is not Status.WAITING or self._refusal is not None:
             return None
+        return await self.ask_soon(lambda engine: engine.queue_place(request), None)
+
+    async def ask_soon(self, question: Callable[[Engine], T], otherwise: T) -> T:
+        """As `ask`, but `otherwise` where a step takes too long, or the model is not in memory."""
+        if self._engine is None:
+            return otherwise
         try:
-            return await asyncio.wait_for(self.ask(lambda engine: engine.queue_place(request)), _ASK_SECONDS)
-        except TimeoutError:
-            return None
+            return await asyncio.wait_for(self.ask(question), _ASK_SECONDS)
+        except (TimeoutError, UsageError):
+            return otherwise
 
     def ask(self, question: Callable[[Engine], T]) -> "asyncio.Future[T]":
-        """The answer of a function that is called with the engine between two steps, from a coroutine."""
+        """The answer of a function that is called with the engine between two steps, from a coroutine; UsageError where
+        the model is not in memory, for asking does not load it."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
@@ -124,7 +126,9 @@ class EngineThread:
 
         def call() -> bool:
             try:
-                told(answer.set_result, question(self.engine))
+                if self._engine is None:
+                    raise UsageError("the model is not in memory")
+                told(answer.set_result, question(self._engine))
             except Exception as error:
                 told(answer.set_exception, error)
             return True
@@ -156,7 +160,7 @@ class EngineThread:
                 log.exception("the engine thread met an error that it does not know")
                 self._end_all(FaultError("the engine failed; the server's log says why"))
             finally:
-                self.step_began = None
+                self.step_began, self._worked = None, time.monotonic()
             self._tell()
         self._refusal = FaultError("the server is stopping")
         while not self._inbox.empty():
@@ -173,9 +177,7 @@ class EngineThread:
         """Handles all messages, waiting for one when there is nothing to do; False when told to stop."""
         while not self._inbox.empty() or not (self._engine and self._engine.has_work):
             try:
-                handle = self._inbox.get(
-                    timeout=self._idle_seconds if self._engine and self._idle_seconds else None
-                )
+                handle = self._inbox.get(timeout=self._patience())
             except queue.Empty:
                 log.info("nothing was asked for %g s: the model leaves memory", self._idle_seconds)
                 self._close()
@@ -183,6 +185,12 @@ class EngineThread:
             if not handle():
                 return False
         return True
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for a message before the model leaves memory; None: for ever. To ask is not to work."""
+        if self._engine is None or not self._idle_seconds:
+            return None
+        return max(self._worked + self._idle_seconds - time.monotonic(), 0.0)
 
     def _add(self, ticket: Ticket) -> bool:
         s = ticket.submission
@@ -198,6 +206,7 @@ class EngineThread:
                 pooling=s.pooling,
             )
             self._tickets.append(ticket)
+            self._worked = time.monotonic()
             admit(ticket, None)
         except StrataError as error:
             admit(ticket, error)

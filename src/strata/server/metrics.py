@@ -34,6 +34,13 @@ class Metrics:
         self.refused = Counter(
             "strata_requests_refused", "Requests not served.", ["status"], registry=self.registry
         )
+        usage = Gauge(
+            "vllm:kv_cache_usage_perc",
+            "Share of the KV pages in use.",
+            ["model_name"],
+            registry=self.registry,
+        )
+        self.kv_usage = usage.labels(model_id)
         self.first_token = self._histogram("time_to_first_token_seconds", "Arrival to first token.", _SECONDS)
         self.gap = self._histogram("inter_token_latency_seconds", "Between two tokens.", _GAPS)
         self.per_token = self._histogram(

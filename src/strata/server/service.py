@@ -112,6 +112,12 @@ class Service:
             for index in range(call.wishes.n)
         ]
 
+    async def measured(self) -> bytes:
+        """The metrics, with what only the engine's thread may look at."""
+        usage = await self.engine.ask_soon(lambda e: 1 - e.num_free_pages / e.num_pages, 0.0)
+        self.metrics.kv_usage.set(usage)
+        return self.metrics.render()
+
     async def started(self, generations: Sequence[Generation]) -> None:
         """Queues them all, before a stream's status is sent; raises what refuses one, and gives up the others."""
         await asyncio.gather(*(generation.start() for generation in generations))
@@ -136,7 +142,6 @@ def _watch_engine(metrics: Metrics, engine: EngineThread) -> None:
     """Values that are read when somebody asks."""
     metrics.gauge("num_requests_running", "Requests in steps.", lambda: engine.num_running)
     metrics.gauge("num_requests_waiting", "Requests in the queue.", lambda: engine.num_waiting)
-    metrics.gauge("kv_cache_usage_perc", "Share of the KV pages in use.", lambda: engine.kv_usage)
     parts = {"prompt": lambda: engine.prompt_seconds, "decode": lambda: engine.decode_seconds}
     metrics.own("step_seconds", "Time of steps, by what it went to.", parts, "part")
     loaded = {"": lambda: float(engine.loaded)}
