@@ -102,9 +102,8 @@ class Preparer:
             options.setdefault("enable_thinking", conversation.thinking)
         try:
             return self._encoded(self.template, conversation, options)
-        except (
-            ModelFileError
-        ) as error:  # a bound on what the template may do, which this conversation goes past
+        except ModelFileError as error:
+            # a bound on what the template may do, which this conversation goes past
             raise UsageError(str(error)) from None
 
     def _encoded(
