@@ -1,5 +1,7 @@
 """Who may ask: host names, origins and keys, checked before anything is read."""
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
 import json
@@ -15,6 +17,7 @@ from strata.errors import UsageError
 from strata.server.errors import error_body, note_refusal
 
 OPEN_PATHS = frozenset({"/health"})  # answered without a key, for load balancers
+_DRAIN_BYTES, _DRAIN_SECONDS = 256 << 10, 0.25
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -78,11 +81,13 @@ class Guard:
         refusal = self.access.refusal(scope) if scope["type"] == "http" else None
         if refusal is None:
             return await self.app(scope, receive, send)
-        await refuse(scope, send, *refusal)
+        await refuse(scope, receive, send, *refusal)
 
 
-async def refuse(scope: Scope, send: Send, status: int, message: str) -> None:
-    """Answers and closes, the body unread."""
+async def refuse(scope: Scope, receive: Receive, send: Send, status: int, message: str) -> None:
+    """Answers and closes. What comes of the body at once is read: closed before, the answer might be lost with it."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(_drain(receive), _DRAIN_SECONDS)
     note_refusal(scope, status, message)
     body = json.dumps(error_body(scope["path"], status, message)).encode()
     headers: list[Any] = [(b"content-type", b"application/json"), (b"connection", b"close")]
@@ -90,6 +95,15 @@ async def refuse(scope: Scope, send: Send, status: int, message: str) -> None:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def _drain(receive: Receive) -> None:
+    left = _DRAIN_BYTES
+    while left > 0:
+        message = await receive()
+        left -= len(message.get("body", b"")) + 1
+        if not message.get("more_body", False):
+            return
 
 
 def _listed(text: str) -> list[str]:

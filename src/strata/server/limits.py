@@ -17,7 +17,7 @@ class BodyLimit:
             return await self.app(scope, receive, send)
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self.max_bytes:
-            return await self._refuse(scope, send, int(declared))
+            return await self._refuse(scope, receive, send, int(declared))
         received = 0
 
         async def counted() -> Message:
@@ -31,11 +31,11 @@ class BodyLimit:
         try:
             await self.app(scope, counted, send)
         except _TooLarge as error:
-            await self._refuse(scope, send, error.size)
+            await self._refuse(scope, receive, send, error.size)
 
-    async def _refuse(self, scope: Scope, send: Send, size: int) -> None:
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, size: int) -> None:
         message = f"the body has {size:,} bytes or more; at most {self.max_bytes:,} are taken"
-        await refuse(scope, send, 413, message)
+        await refuse(scope, receive, send, 413, message)
 
 
 class _TooLarge(Exception):
