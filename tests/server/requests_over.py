@@ -1,5 +1,6 @@
 """Requests without any client library, so that they may be as wrong as they like."""
 
+import asyncio
 import http.client
 import json
 import time
@@ -33,3 +34,12 @@ def idle(server, seconds=20):
     while server.service.engine.num_open and time.monotonic() < deadline:
         time.sleep(0.005)
     return server.service.engine.num_open == 0
+
+
+def on_engine(server, question):
+    """What a function says that is called with the engine, on the engine's own thread."""
+
+    async def asked():
+        return await server.service.engine.ask(question)
+
+    return asyncio.run(asked())

@@ -7,7 +7,7 @@ import time
 
 import openai
 import pytest
-from requests_over import TEXT, idle, post
+from requests_over import TEXT, idle, on_engine, post
 
 from strata.config import ServerOptions
 from strata.engine import SamplingParams
@@ -47,9 +47,7 @@ def test_the_server_computes_what_the_engine_computes(client, smollm2_server):
     sampling = SamplingParams(
         max_tokens=16, temperature=0.9, top_k=40, seed=5, stop_token_ids=frozenset(service.tokenizer.eos_ids)
     )
-    while service.engine.num_open:
-        time.sleep(0.01)
-    tokens = list(smollm2_server.engine.generate(prompt, sampling))
+    tokens = on_engine(smollm2_server, lambda engine: list(engine.generate(prompt, sampling)))
     text = service.tokenizer.decode([t for t in tokens if t not in service.tokenizer.eos_ids])
     assert answer.choices[0].message.content.strip() == text.strip()
     assert answer.usage.completion_tokens == len(tokens)
@@ -98,7 +96,6 @@ def leave(server, stream):
 
 
 def test_clients_that_leave_leave_nothing_behind(tiny_server):
-    engine = tiny_server.engine
     for i in range(100):
         leave(tiny_server, stream=i % 4 != 0)
     assert idle(tiny_server)
@@ -107,8 +104,7 @@ def test_clients_that_leave_leave_nothing_behind(tiny_server):
     assert tiny_server.service.engine.num_steps == before, "nobody is waiting, so no step may run"
     assert post(tiny_server, TEXT, {"prompt": [1, 2], "max_tokens": 2})[0] == 200
     assert idle(tiny_server)
-    engine.step()
-    assert engine.num_free_pages == engine.num_pages
+    assert on_engine(tiny_server, lambda engine: engine.num_free_pages == engine.num_pages)
 
 
 def test_a_client_that_leaves_stops_its_answer_long_before_its_end(tiny_server):

@@ -69,7 +69,7 @@ def ask_server(server):
             temperature=0,
             max_tokens=MAX_TOKENS,
         )
-    while server.service.engine.num_open:
+    while server.service.engine.num_open or server.engine.has_work:
         time.sleep(0.01)
 
 
