@@ -1,7 +1,6 @@
 """Stage 3: a dense model of 2.4 B weights, at an empty context and after 30,000 tokens, with nodes by kind."""
 
 from gpu_check.common import Decoder, Report, backend_of, by_kernel, fill, gpu_state, load_gpu, say, synth
-
 from strata.backends.cuda.hot import missing
 
 HBM = 4.2e12  # bytes a second that a copy reaches on an H200

@@ -1,7 +1,7 @@
 """What the engine asks of a backend. A backend owns the memory behind every buffer that is not scratch."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -37,6 +37,14 @@ class Replay(Protocol):
 
     def check(self) -> None:
         """Raises FaultError for what any program reported since the last check."""
+
+
+@runtime_checkable
+class PeekingReplay(Replay, Protocol):
+    """A lowered program whose scratch can be looked at."""
+
+    def peek(self, buffer: Buffer) -> NDArray[Any]:
+        """A host view of a scratch buffer, whose content lasts until an op that comes later takes its place."""
 
 
 class Backend(Protocol):

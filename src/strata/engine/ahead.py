@@ -59,6 +59,7 @@ class RunAhead:
         self.taken = (
             guess is not None
             and not plan.tails
+            and plan.prompt is None
             and rows.sequences is guess.sequences
             and np.array_equal(rows.positions, guess.positions)
         )
