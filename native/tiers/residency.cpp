@@ -115,6 +115,14 @@ int32_t Residency::slot_of(int32_t layer, int32_t expert) const {
   return known(layer, expert) ? entry_slot(table_[index(layer, expert)]) : -1;
 }
 
+size_t Residency::moving() const {
+  const std::lock_guard<std::mutex> lock(lock_);
+  size_t count = 0;
+  for (size_t i = 0; i < slots_.size(); ++i)
+    count += slots_[i].state == kArriving && std::find(waiting_.begin(), waiting_.end(), i) == waiting_.end();
+  return count;
+}
+
 std::vector<Slot> Residency::slots() const {
   const std::lock_guard<std::mutex> lock(lock_);
   return slots_;

@@ -48,6 +48,9 @@ class Residency {
   // Slot of an expert as the table has it now, -1 when absent.
   int32_t slot_of(int32_t layer, int32_t expert) const;
 
+  // Slots whose bytes are still on their way.
+  size_t moving() const;
+
   // A copy; states move on meanwhile.
   std::vector<Slot> slots() const;
   const uint32_t* table() const { return table_.data(); }

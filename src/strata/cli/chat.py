@@ -9,16 +9,22 @@ import typer
 from strata.cli import inputs
 from strata.cli.options import (
     Backend,
+    CpuShare,
     Device,
+    ExpertCache,
     FrequencyPenalty,
     Isa,
     Kv,
+    LinkLimit,
     LogitBias,
+    Lookahead,
     MaxContext,
     MinP,
     Model,
+    NgramTable,
     Prefill,
     PresencePenalty,
+    RamBudget,
     RepetitionPenalty,
     Seed,
     Stop,
@@ -62,6 +68,12 @@ def chat(
     kv: Kv = None,
     max_model_len: MaxContext = None,
     prefill: Prefill = None,
+    ram_budget_gib: RamBudget = None,
+    expert_cache: ExpertCache = None,
+    link_limit_gbps: LinkLimit = None,
+    cpu_share: CpuShare = None,
+    lookahead: Lookahead = None,
+    ngram_table: NgramTable = None,
 ) -> None:
     """Talk with a model: each line of standard input is a message, answers go to stdout as they come.
 

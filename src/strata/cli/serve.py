@@ -10,11 +10,17 @@ import typer
 from strata import env, log
 from strata.cli.options import (
     Backend,
+    CpuShare,
     Device,
+    ExpertCache,
     Isa,
     Kv,
+    LinkLimit,
+    Lookahead,
     MaxContext,
+    NgramTable,
     Prefill,
+    RamBudget,
     Threads,
     check_variables,
     flag,
@@ -43,6 +49,12 @@ def serve(
     kv: Kv = None,
     max_model_len: MaxContext = None,
     prefill: Prefill = None,
+    ram_budget_gib: RamBudget = None,
+    expert_cache: ExpertCache = None,
+    link_limit_gbps: LinkLimit = None,
+    cpu_share: CpuShare = None,
+    lookahead: Lookahead = None,
+    ngram_table: NgramTable = None,
 ) -> None:
     """Serve a model over OpenAI's protocol until interrupted."""
     given = {**context.params, "max_num_seqs": parallel}

@@ -8,12 +8,18 @@ import typer
 
 from strata.cli.options import (
     Backend,
+    CpuShare,
     Device,
+    ExpertCache,
     Isa,
     Json,
     Kv,
+    LinkLimit,
+    Lookahead,
     Model,
+    NgramTable,
     Prefill,
+    RamBudget,
     Threads,
     count,
     engine_options,
@@ -36,6 +42,12 @@ def benchmark(
     isa: Isa = None,
     kv: Kv = None,
     prefill: Prefill = None,
+    ram_budget_gib: RamBudget = None,
+    expert_cache: ExpertCache = None,
+    link_limit_gbps: LinkLimit = None,
+    cpu_share: CpuShare = None,
+    lookahead: Lookahead = None,
+    ngram_table: NgramTable = None,
     as_json: Json = False,
 ) -> None:
     """Measure prompt and generation speed apart: a warm-up, then the median of some rounds."""

@@ -165,9 +165,10 @@ class EngineOptions(_Settings):
     backend: str = _option(
         "auto",
         "--backend",
-        "auto: the device's kernels; reference: NumPy, plain float32; contract: NumPy, the kernels' arithmetic.",
+        "auto: the device's kernels; sim: the CPU as a GPU with memory tiers, for tests; reference: NumPy, plain "
+        "float32; contract: NumPy, the kernels' arithmetic.",
         toml="infer.backend",
-        choices=("auto", "cpu", "reference", "contract"),
+        choices=("auto", "cpu", "sim", "reference", "contract"),
     )
     threads: int = _option(
         0,
@@ -216,6 +217,48 @@ class EngineOptions(_Settings):
         aliases=("--max-num-seqs",),
         low=1,
         high=1024,
+    )
+    expert_cache: str = _option(
+        "auto",
+        "--expert-cache",
+        "Experts that VRAM holds; auto: as many as fit.",
+        toml="memory.expert_cache",
+    )
+    ram_budget_gib: float = _option(
+        0.0,
+        "--ram-budget-gib",
+        "RAM that experts may take; 0: what is left. Experts beyond it are read from the SSD.",
+        toml="memory.ram_budget_gib",
+        low=0.0,
+        high=1e6,
+    )
+    link_limit_gbps: float = _option(
+        0.0,
+        "--link-limit-gbps",
+        "GB per second that the link between RAM and GPU is taken to carry; 0: as measured.",
+        toml="memory.link_limit_gbps",
+        low=0.0,
+        high=1e6,
+    )
+    cpu_share: str = _option(
+        "auto",
+        "--cpu-share",
+        "Share of the experts missing in VRAM that the CPU computes, 0 to 1; auto: by measured rates.",
+        toml="memory.cpu_share",
+    )
+    lookahead: str = _option(
+        "on",
+        "--lookahead",
+        "Read experts ahead that the next layer's router names; it acts where RAM holds only some.",
+        toml="memory.lookahead",
+        choices=("on", "off"),
+    )
+    ngram_table: str = _option(
+        "auto",
+        "--ngram-table",
+        "Where rows of the n-gram table come from; auto: the file's map, or direct reads where experts are read.",
+        toml="memory.ngram_table",
+        choices=("auto", "ram", "map", "direct"),
     )
 
 

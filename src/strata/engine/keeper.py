@@ -1,20 +1,33 @@
 """Checkpoints of live sequences: settles what is committed, then copies state out of the pools and back."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from numpy.typing import NDArray
 
 from strata.backends import Backend, Replay
+from strata.errors import FaultError
 from strata.memory import Checkpoint, PageTable, StatePool, copy_slot, put_checkpoint, settle, take_checkpoint
-from strata.ops import Buffer, Builder, Program, StepBuffers
+from strata.ops import Buffer, Builder, Form, Program, StepBuffers
 
 
 class Keeper:
-    """Works between steps, on the runner's buffers and page table."""
+    """Works between steps, on the runner's buffers and page table.
 
-    def __init__(self, backend: Backend, steps: StepBuffers, state: StatePool, pages: PageTable):
+    `spare`: a slot for what a prompt chunk began with; None where weights cannot fail to come.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        steps: StepBuffers,
+        state: StatePool,
+        pages: PageTable,
+        spare: int | None = None,
+    ):
         self._backend, self._steps, self._state, self._pages = backend, steps, state, pages
+        self._spare = spare
         self._replay: Replay | None = None
 
     def program(self) -> Program:
@@ -31,6 +44,25 @@ class Keeper:
         """Of the last step's rows of each sequence, how many became state; the others leave no trace."""
         for sequence, count in counts.items():
             self._at(self._steps.commits)[sequence] = count
+
+    @contextmanager
+    def undone_on_fault(self, form: Form, sequences: Sequence[int]) -> Iterator[None]:
+        """Around a replay and before its commit: after a FaultError the sequences are what the last commit made them.
+
+        A void step has run to its end. In the step form it made the rows committed before it state and stored none of
+        its own; the chunk form stores its rows, so the slot as it was is put back.
+        """
+        kept = form == "chunk" and self._spare is not None
+        if kept:
+            copy_slot(self._state, self._at, sequences[0], self._spare or 0)
+        try:
+            yield
+        except FaultError:
+            if kept:
+                copy_slot(self._state, self._at, self._spare or 0, sequences[0])
+            elif form == "step":
+                self.commit(dict.fromkeys(sequences, 0))
+            raise
 
     def checkpoint(self, sequence: int, position: int, *, pages: bool = False) -> Checkpoint:
         """The sequence's state before its token at `position`; with its pages, where it must outlive them."""

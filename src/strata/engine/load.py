@@ -4,13 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strata import hw, log, models
-from strata.backends import Backend, ReferenceBackend
+from strata.backends import Backend
 from strata.config import EngineOptions
 from strata.engine.pieces import Cutter
 from strata.engine.runner import Limits, Runner
+from strata.engine.tiering import make_backend, open_experts, open_tiers, spare_slots
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile, open_model
 from strata.memory import KVType, StatePool
+from strata.memory.expert_store import ExpertStore, Progress
 from strata.models import Model
 from strata.ops import MAX_STEP_ROWS, PAGE_CELLS
 
@@ -27,29 +29,34 @@ class LoadedModel:
     cutter: Cutter
     weight_bytes_per_token: int
     kv_bytes_per_cell: int
+    experts: ExpertStore | None = None  # None: they lie in the file's map
 
 
 def load_model(
-    path: Path, options: EngineOptions, draft: Path | None = None, backend: Backend | None = None
+    path: Path,
+    options: EngineOptions,
+    draft: Path | None = None,
+    backend: Backend | None = None,
+    progress: Progress | None = None,
 ) -> LoadedModel:
     """Opens, checks, plans and lowers; `draft`: the file of the draft layer, the model's own or another; `backend`: in
-    the place of the one that the options name."""
+    the place of the one that the options name; `progress` is told of experts that are read."""
     file = open_model(path)
-    model = models.load(file) if draft is None else _with_draft(file, draft)
+    draft_file = file if draft is None or draft == Path(file.path) else open_model(draft)
+    model = models.load(file) if draft is None else models.load_with_draft(file, draft_file)
     kv: KVType = options.kv  # type: ignore[assignment]  # config checks it
     max_model_len = fit_context(_Demand.of(model, options, kv), _context(model, options), options)
-    backend = backend or _backend(options)
     prefill = min(options.prefill, -(-max_model_len // PAGE_CELLS) * PAGE_CELLS)
+    experts = None if backend else open_experts(model, (file, draft_file), options, progress)
+    if backend is None:
+        rows = max(prefill, MAX_STEP_ROWS)
+        backend = make_backend(options, open_tiers(model, (file, draft_file), experts, options, rows))
     cutter = Cutter(prefill if "chunk" in backend.forms else 0)
     limits = Limits(max_model_len, options.max_num_seqs, cutter.chunk_rows)
     pages = limits.max_num_seqs * -(-limits.max_model_len // PAGE_CELLS)
-    state = StatePool.create(model.state_shape(), pages, limits.max_num_seqs, kv)
+    state = StatePool.create(model.state_shape(), pages, limits.max_num_seqs + spare_slots(experts), kv)
     runner = Runner(model, backend, state, limits)
-    return LoadedModel(file, model, runner, cutter, runner.weight_bytes_per_token, state.cell_bytes)
-
-
-def _with_draft(file: ModelFile, draft: Path) -> Model:
-    return models.load_with_draft(file, file if draft == Path(file.path) else open_model(draft))
+    return LoadedModel(file, model, runner, cutter, runner.weight_bytes_per_token, state.cell_bytes, experts)
 
 
 def _context(model: Model, options: EngineOptions) -> int:
@@ -91,29 +98,3 @@ def fit_context(demand: _Demand, wanted: int, options: EngineOptions) -> int:
         raise ContextLengthError(f"{text}; --max-context {fits} fits" if fits else text)
     log.logger(__name__).warning("%s; %d tokens are taken", text, fits)
     return fits
-
-
-def _backend(options: EngineOptions) -> Backend:
-    if options.backend == "reference":
-        return ReferenceBackend("float")
-    if options.backend == "contract":
-        return ReferenceBackend("contract")
-    if options.backend == "auto" and (gpu := _gpu(options)) is not None:
-        from strata.backends.cuda import open_gpu
-
-        return open_gpu(gpu)
-    from strata.backends.cpu import CpuBackend  # the compiled extension is loaded only where it is used
-
-    return CpuBackend(options.threads or hw.cpu_count(), options.isa)
-
-
-def _gpu(options: EngineOptions) -> int | None:
-    """The GPU that the options choose; None for the CPU."""
-    if options.device == "cpu":
-        return None
-    if options.device == "auto":
-        from strata.backends.cuda import gpu_count
-
-        return 0 if gpu_count() else None
-    number = options.device.removeprefix("cuda").removeprefix(":")
-    return int(number or 0)

@@ -59,7 +59,8 @@ class Runner:
         self._samples = SampleInputs(self._steps, limits.max_num_seqs, vocab)
         self._ring = ResultsRing.create(MAX_STEP_ROWS)
         self._step = 0
-        self.keeper = Keeper(backend, self._steps, state, self.pages)
+        spare = state.num_slots - 1 if state.num_slots > limits.max_num_seqs else None
+        self.keeper = Keeper(backend, self._steps, state, self.pages, spare)
         drafted = getattr(model, "draft", None) is not None
         self.drafter = Drafter(cast(DraftModel, model), self._steps) if drafted else None
         self._lower(state)
@@ -116,10 +117,12 @@ class Runner:
         bucket = self._write(form, rows)
         ends = np.cumsum([len(r.token_ids) for r in rows]) - 1
         self._want([int(end) for end, r in zip(ends, rows, strict=True) if r.sampled])
-        bucket.replay.run()
-        self._commit(form, rows)
         sampled = [r for r in rows if r.sampled]
-        return dict(zip((r.request_id for r in sampled), self._sample(sampled), strict=True))
+        with self.keeper.undone_on_fault(form, [r.sequence for r in rows]):
+            bucket.replay.run()
+            tokens = self._sample(sampled)
+        self._commit(form, rows)
+        return dict(zip((r.request_id for r in sampled), tokens, strict=True))
 
     def _sample(self, rows: list[ScheduledRows]) -> list[int]:
         if not rows:
@@ -151,7 +154,8 @@ class Runner:
         rows = [ScheduledRows(-1, 0, position, token_ids, sampled=False)]
         bucket = self._write(form, rows)
         head = bucket.program.marks["head"]
-        bucket.replay.run(0, head)
+        with self.keeper.undone_on_fault(form, [0]):
+            bucket.replay.run(0, head)
         self._commit(form, rows)
         for first in range(0, len(wanted), MAX_STEP_ROWS):
             part = wanted[first : first + MAX_STEP_ROWS]
