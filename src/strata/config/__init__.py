@@ -186,11 +186,11 @@ class EngineOptions(_Settings):
         choices=("auto", "generic", "avx2", "avx512"),
     )
     kv: str = _option(
-        "f16",
+        "auto",
         "--kv",
-        "Type in which keys and values are kept.",
+        "Type in which keys and values are kept; auto: f16 where the context fits, else int8.",
         toml="context.cache_dtype",
-        choices=("f32", "f16", "int8"),
+        choices=("auto", "f32", "f16", "int8", "k8v4", "q4"),
     )
     max_model_len: int = _option(
         0,

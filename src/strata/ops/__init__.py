@@ -15,6 +15,7 @@ from strata.ops.experts import ExpertWeights, routed_experts
 from strata.ops.gates import gated_norm, sigmoid_gate
 from strata.ops.gather_rows import gather_logit_rows
 from strata.ops.grouped_norm import grouped_norm
+from strata.ops.hadamard import hadamard
 from strata.ops.head_norm import Rotary, head_norm_rope, rotary_axes
 from strata.ops.index_keys import IndexPool, cell_positions, index_keys
 from strata.ops.kv_store import KV_GROUP, LayerKV, kv_store
@@ -77,6 +78,7 @@ __all__ = [
     "gelu_mul",
     "group_by_expert",
     "grouped_norm",
+    "hadamard",
     "head_norm",
     "head_norm_rope",
     "index_keys",

@@ -10,7 +10,7 @@ from strata.ops.arithmetic import ATTENTION_SPLIT
 from strata.ops.attention import combine, split
 from strata.ops.buffers import Buffer
 from strata.ops.builder import Builder
-from strata.ops.kv_store import LayerKV, gather_cells
+from strata.ops.kv_store import LayerKV, gather_cells, rotated
 from strata.ops.op import Arrays, Op
 from strata.ops.shapes import expect
 
@@ -74,7 +74,7 @@ def sparse_attention(
     """Attention output [rows, heads * head_dim] over the cells of `selected` blocks of `ratio` and the tail."""
     expect(heads % kv.kv_heads == 0, f"{heads} query heads over {kv.kv_heads} key heads is not a whole ratio")
     expect(q.shape[-1] == heads * kv.head_dim, f"{q} is not {heads} heads of {kv.head_dim}")
-    s = b.steps
+    s, q = b.steps, rotated(b, q, kv.k)
     out = b.rows(q.shape[-1], "attention", like=q)
     b.emit(
         SparseAttention(
@@ -82,4 +82,4 @@ def sparse_attention(
             ratio, scale,
         )
     )  # fmt: skip
-    return out
+    return rotated(b, out, kv.v)
