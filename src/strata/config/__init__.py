@@ -224,11 +224,43 @@ class EngineOptions(_Settings):
         "Experts that VRAM holds; auto: as many as fit.",
         toml="memory.expert_cache",
     )
+    kv_resident: int = _option(
+        0,
+        "--kv-resident",
+        "Cells of layers with an indexer that VRAM holds; the others are fetched from RAM; 0: chosen by the plan.",
+        toml="memory.kv_resident",
+        low=0,
+        high=2**31,
+    )
     ram_budget_gib: float = _option(
         0.0,
         "--ram-budget-gib",
         "RAM that experts may take; 0: what is left. Experts beyond it are read from the SSD.",
         toml="memory.ram_budget_gib",
+        low=0.0,
+        high=1e6,
+    )
+    ram_limit_gib: float = _option(
+        0.0,
+        "--ram-limit-gib",
+        "RAM that the machine is taken to have; 0: what it reports.",
+        toml="memory.ram_limit_gib",
+        low=0.0,
+        high=1e6,
+    )
+    vram_limit_gib: float = _option(
+        0.0,
+        "--vram-limit-gib",
+        "VRAM that the GPU is taken to have; 0: what it reports.",
+        toml="memory.vram_limit_gib",
+        low=0.0,
+        high=1e6,
+    )
+    vram_reserve_mib: float = _option(
+        700.0,
+        "--vram-reserve-mib",
+        "VRAM that stays free.",
+        toml="memory.vram_reserve_mib",
         low=0.0,
         high=1e6,
     )

@@ -18,6 +18,7 @@ from strata.engine.sample_inputs import check_sampling
 from strata.engine.scheduler import Scheduler
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile
+from strata.memory import Placement
 from strata.models import ModelConfig
 
 
@@ -73,6 +74,11 @@ class Engine:
     def num_free_pages(self) -> int:
         """KV pages that no sequence holds; those of ended requests count from the next step on."""
         return self._runner.pages.num_free
+
+    @property
+    def placement(self) -> Placement:
+        """The memory plan."""
+        return self._loaded.placement
 
     @property
     def weight_bytes_per_token(self) -> int:

@@ -38,6 +38,7 @@ class Limits:
     max_model_len: int
     max_num_seqs: int
     chunk_rows: int  # rows of a prompt chunk, a multiple of 64; 0: no chunk form
+    step_buckets: tuple[int, ...] = STEP_BUCKETS
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Runner:
 
     def _lower(self, state: StatePool) -> None:
         table = self.model.config.rope.table(self.limits.max_model_len)
-        shapes: list[tuple[Form, int]] = [("step", size) for size in STEP_BUCKETS]
+        shapes: list[tuple[Form, int]] = [("step", size) for size in self.limits.step_buckets]
         if self.limits.chunk_rows:
             shapes.append(("chunk", self.limits.chunk_rows))
         programs = [self._forward_program(form, size, state, table) for form, size in shapes]

@@ -7,10 +7,11 @@ from strata import _native, hw
 from strata.backends import Backend, ReferenceBackend
 from strata.backends.cpu import CpuBackend
 from strata.backends.cpu.tiers import Tiers
-from strata.backends.sim import SimBackend, SimOptions, deal_slots
+from strata.backends.sim import SimBackend, SimOptions
 from strata.config import EngineOptions
 from strata.errors import UnsupportedError, UsageError
 from strata.gguf import ModelFile
+from strata.memory import Placement
 from strata.memory.expert_store import ExpertStore, Progress, StoreOptions, expert_layers
 from strata.memory.file_places import Copies
 from strata.memory.ngram_store import NgramMode, NgramOptions, ngram_tables, open_table
@@ -28,15 +29,21 @@ def backend_kind(options: EngineOptions) -> Kind:
 
 
 def open_experts(
-    model: Model, files: Sequence[ModelFile], options: EngineOptions, progress: Progress | None
+    model: Model,
+    files: Sequence[ModelFile],
+    options: EngineOptions,
+    placement: Placement,
+    progress: Progress | None,
 ) -> ExpertStore | None:
-    """The experts' store, loaded; None where they stay in the file's map."""
+    """The experts' store, loaded with as many as the plan gives RAM; None where all stay in the file's map."""
     layers, kind = expert_layers(model), backend_kind(options)
     if kind == "sim" and not layers:
         raise UnsupportedError("--backend sim is for models with routed experts")
-    if not layers or not (kind == "sim" or (kind == "cpu" and options.ram_budget_gib)):
+    few = options.ram_budget_gib or placement.experts_on_ssd
+    if not layers or not (kind == "sim" or (kind == "cpu" and few)):
         return None
-    budget, lookahead = int(options.ram_budget_gib * _GIB), options.lookahead == "on"
+    budget = placement.experts_in_ram if placement.experts_on_ssd else int(options.ram_budget_gib * _GIB)
+    lookahead = options.lookahead == "on"
     store = ExpertStore(layers, files, StoreOptions(budget=budget, lock=kind == "sim", lookahead=lookahead))
     store.load(progress)
     return store
@@ -66,8 +73,8 @@ def open_tiers(
     )
 
 
-def make_backend(options: EngineOptions, tiers: Tiers | None) -> Backend:
-    """The backend that the options name."""
+def make_backend(options: EngineOptions, tiers: Tiers | None, placement: Placement | None) -> Backend:
+    """The backend that the options name, `sim` with the plan's expert slots."""
     kind, threads = backend_kind(options), options.threads or hw.cpu_count()
     if kind in ("reference", "contract"):
         return ReferenceBackend("float" if kind == "reference" else "contract")
@@ -75,7 +82,10 @@ def make_backend(options: EngineOptions, tiers: Tiers | None) -> Backend:
         from strata.backends.cuda import open_gpu  # the bindings are optional
 
         return open_gpu(_gpu(options) or 0)
-    return _sim(options, tiers, threads) if kind == "sim" else CpuBackend(threads, options.isa, tiers=tiers)
+    if kind == "sim":
+        assert placement is not None
+        return _sim(options, tiers, tuple(placement.slots.sizes()), threads)
+    return CpuBackend(threads, options.isa, tiers=tiers)
 
 
 def _gpu(options: EngineOptions) -> int | None:
@@ -90,25 +100,16 @@ def _gpu(options: EngineOptions) -> int | None:
     return int(number or 0)
 
 
-def _sim(options: EngineOptions, tiers: Tiers | None, threads: int) -> Backend:
+def _sim(options: EngineOptions, tiers: Tiers | None, slots: tuple[int, ...], threads: int) -> Backend:
     assert tiers is not None and tiers.experts is not None
     device = max(1, threads // 2)
     sim = SimOptions(
-        slots=deal_slots(tiers.experts, expert_slots(options, tiers.experts.store.experts)),
+        slots=slots,
         link_rate=options.link_limit_gbps * 1e9,
         cpu_share=-1.0 if options.cpu_share == "auto" else _share(options.cpu_share),
         workers=max(1, threads - device),
     )
     return SimBackend(device, options.isa, tiers, sim)
-
-
-def expert_slots(options: EngineOptions, experts: int) -> int:
-    """How many experts VRAM holds; a quarter of them where the option says auto and no plan was made."""
-    if options.expert_cache == "auto":
-        return experts // 4
-    if not options.expert_cache.isdecimal():
-        raise UsageError(f"--expert-cache is {options.expert_cache}; it must be auto or a whole number")
-    return min(int(options.expert_cache), experts)
 
 
 def _share(text: str) -> float:

@@ -2,6 +2,16 @@
 
 from strata.hw.bandwidth import measure_read_bandwidth
 from strata.hw.cpu import cpu_count, isa_level
+from strata.hw.machine import Gpu, Machine, machine
 from strata.hw.memory import Memory, memory
 
-__all__ = ["Memory", "cpu_count", "isa_level", "measure_read_bandwidth", "memory"]
+__all__ = [
+    "Gpu",
+    "Machine",
+    "Memory",
+    "cpu_count",
+    "isa_level",
+    "machine",
+    "measure_read_bandwidth",
+    "memory",
+]
