@@ -16,7 +16,7 @@ from strata.memory import KVType, StatePool, StateShape
 from strata.memory.plan_sizes import CellBytes, ModelSizes, chunk_rows
 from strata.models import Model
 from strata.models.roles import Role, Roles, roles_of, split_block
-from strata.ops import MAX_STEP_ROWS, PAGE_CELLS, Buffer, Program
+from strata.ops import MAX_STEP_ROWS, PAGE_CELLS, Buffer, Form, Program
 from strata.ops.buffers import NUMPY_DTYPES
 
 _STACK = 2 << 20  # of a worker: attention's tiles lie on it, and allocators keep arenas a thread
@@ -30,6 +30,7 @@ class CountingBackend:
     """A backend without memory of its own: notes what a real one would be asked for."""
 
     name: str = "counting"
+    forms: tuple[Form, ...] = ("step", "chunk")
     arenas: dict[int, int] = field(default_factory=dict)  # by rows of the program
     buffers: dict[Buffer, None] = field(default_factory=dict)
 
