@@ -33,6 +33,7 @@ class Option:
     default: Any
     toml: str = ""  # empty: belongs to a request, so neither a file nor the environment sets it
     variable: str = ""  # where the TOML key alone would not tell
+    in_environment: bool = True  # a dozen variables at most: what a machine's plan decides has none
     aliases: tuple[str, ...] = ()  # flags that mean the same: names that other engines use
     choices: tuple[str, ...] = ()
     pattern: str = ""  # of text that is no choice from a list, with `limits_text` to say it in words
@@ -44,8 +45,10 @@ class Option:
 
     @property
     def env(self) -> str:
-        """The environment variable: STRATA_ and the TOML key; empty where there is no such key."""
-        return "STRATA_" + (self.variable or self.toml.rpartition(".")[2].upper()) if self.toml else ""
+        """The environment variable: STRATA_ and the TOML key; empty where there is none."""
+        if not self.toml or not self.in_environment:
+            return ""
+        return "STRATA_" + (self.variable or self.toml.rpartition(".")[2].upper())
 
     @property
     def default_text(self) -> str:
@@ -223,12 +226,14 @@ class EngineOptions(_Settings):
         "--expert-cache",
         "Experts that VRAM holds; auto: as many as fit.",
         toml="memory.expert_cache",
+        in_environment=False,
     )
     kv_resident: int = _option(
         0,
         "--kv-resident",
         "Cells of layers with an indexer that VRAM holds; the others are fetched from RAM; 0: chosen by the plan.",
         toml="memory.kv_resident",
+        in_environment=False,
         low=0,
         high=2**31,
     )
@@ -237,6 +242,7 @@ class EngineOptions(_Settings):
         "--ram-budget-gib",
         "RAM that experts may take; 0: what is left. Experts beyond it are read from the SSD.",
         toml="memory.ram_budget_gib",
+        in_environment=False,
         low=0.0,
         high=1e6,
     )
@@ -245,6 +251,7 @@ class EngineOptions(_Settings):
         "--ram-limit-gib",
         "RAM that the machine is taken to have; 0: what it reports.",
         toml="memory.ram_limit_gib",
+        in_environment=False,
         low=0.0,
         high=1e6,
     )
@@ -253,6 +260,7 @@ class EngineOptions(_Settings):
         "--vram-limit-gib",
         "VRAM that the GPU is taken to have; 0: what it reports.",
         toml="memory.vram_limit_gib",
+        in_environment=False,
         low=0.0,
         high=1e6,
     )
@@ -261,6 +269,7 @@ class EngineOptions(_Settings):
         "--vram-reserve-mib",
         "VRAM that stays free.",
         toml="memory.vram_reserve_mib",
+        in_environment=False,
         low=0.0,
         high=1e6,
     )
@@ -269,6 +278,7 @@ class EngineOptions(_Settings):
         "--link-limit-gbps",
         "GB per second that the link between RAM and GPU is taken to carry; 0: as measured.",
         toml="memory.link_limit_gbps",
+        in_environment=False,
         low=0.0,
         high=1e6,
     )
@@ -277,12 +287,14 @@ class EngineOptions(_Settings):
         "--cpu-share",
         "Share of the experts missing in VRAM that the CPU computes, 0 to 1; auto: by measured rates.",
         toml="memory.cpu_share",
+        in_environment=False,
     )
     lookahead: str = _option(
         "on",
         "--lookahead",
         "Read experts ahead that the next layer's router names; it acts where RAM holds only some.",
         toml="memory.lookahead",
+        in_environment=False,
         choices=("on", "off"),
     )
     ngram_table: str = _option(
@@ -290,6 +302,7 @@ class EngineOptions(_Settings):
         "--ngram-table",
         "Where rows of the n-gram table come from; auto: the file's map, or direct reads where experts are read.",
         toml="memory.ngram_table",
+        in_environment=False,
         choices=("auto", "ram", "map", "direct"),
     )
 
