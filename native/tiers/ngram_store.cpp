@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kWays = 4;
 constexpr uint64_t kLoadPiece = 8u << 20;
 
-uint64_t set_of(int32_t id, uint64_t sets) { return static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15u % sets; }
+uint64_t set_of(int32_t id, uint64_t sets) { return (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15u >> 32) % sets; }
 }  // namespace
 
 NgramStore::NgramStore(const NgramTable& table, NgramMode mode, uint64_t capacity, uint64_t cache_rows, int read_threads,

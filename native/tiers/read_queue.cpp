@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <memory>
-
-#include "tiers/uring.h"
+#include <utility>
 
 namespace strata::tiers {
 
@@ -144,59 +142,66 @@ void ReadQueue::run_thread() {
   }
 }
 
+// Requests for what waits, as many as the ring takes; planted failures are finished at once. Returns how many were queued.
+unsigned ReadQueue::feed(Uring& ring) {
+  std::vector<std::pair<Read*, int>> failed;
+  unsigned queued = 0;
+  {
+    const std::lock_guard<std::mutex> lock(lock_);
+    while (!stop_ && ring.free() > 0) {
+      Read* read = next();
+      if (read == nullptr) break;
+      const ReadFault fault = planted();
+      if (fault == ReadFault::kHang) {
+        hanging_.push_back(read);
+      } else if (fault == ReadFault::kError || fault == ReadFault::kTruncated) {
+        failed.emplace_back(read, fault == ReadFault::kError ? EIO : kTruncated);
+      } else {
+        ring.read(read->fd, read->offset + read->got, read->to + read->got, length(read, fault),
+                  reinterpret_cast<uint64_t>(read));
+        ++queued;
+      }
+    }
+  }
+  for (const auto& [read, error] : failed) finish(read, error);
+  return queued;
+}
+
+void ReadQueue::answered(Read* read, int result) {
+  if (!settle(read, result)) return;
+  const std::lock_guard<std::mutex> lock(lock_);
+  urgent_.push_front(read);
+}
+
+bool ReadQueue::stopping() {
+  const std::lock_guard<std::mutex> lock(lock_);
+  return stop_;
+}
+
 // The event's read is a request of the ring like the others, so that one wait serves both.
 void ReadQueue::run_uring(unsigned depth) {
   Uring ring(depth + 1);
   uint64_t counted = 0;
-  bool listening = false, stopping = false;
+  bool listening = false;
   unsigned inside = 0;
-  std::vector<Read*> failed;
-  while (!stopping || inside > 0) {
-    if (!listening && !stopping) ring.read(event_, 0, &counted, sizeof counted, 0), listening = true;
-    {
-      const std::lock_guard<std::mutex> lock(lock_);
-      stopping = stop_;
-      while (!stopping && ring.free() > 0) {
-        Read* read = next();
-        if (read == nullptr) break;
-        const ReadFault fault = planted();
-        if (fault == ReadFault::kHang) {
-          hanging_.push_back(read);
-          continue;
-        }
-        if (fault == ReadFault::kError || fault == ReadFault::kTruncated) {
-          failed.push_back(read);
-          read->got = fault == ReadFault::kError ? EIO : 0;
-          continue;
-        }
-        ring.read(read->fd, read->offset + read->got, read->to + read->got, length(read, fault),
-                  reinterpret_cast<uint64_t>(read));
-        ++inside;
-      }
-    }
-    for (Read* read : failed) finish(read, read->got == EIO ? EIO : kTruncated);
-    failed.clear();
-    if (stopping && inside == 0) break;
-    if (!ring.enter(1)) break;
+  while (!stopping() || inside > 0) {
+    if (!listening) ring.read(event_, 0, &counted, sizeof counted, 0), listening = true;
+    inside += feed(ring);
+    if (!ring.enter(1)) return;
     uint64_t tag;
     int result;
     while (ring.pop(&tag, &result)) {
       if (tag == 0) {
         listening = false;
-        continue;
+      } else {
+        --inside;
+        answered(reinterpret_cast<Read*>(tag), result);
       }
-      --inside;
-      Read* read = reinterpret_cast<Read*>(tag);
-      if (!settle(read, result)) continue;
-      const std::lock_guard<std::mutex> lock(lock_);
-      urgent_.push_front(read);
     }
   }
-  // Destroying the ring with the event's read inside is safe only once nothing writes to `counted`.
-  if (listening) {
-    const uint64_t one = 1;
-    if (write(event_, &one, sizeof one) == sizeof one && ring.enter(1)) listening = false;
-  }
+  // The ring may not end while the event's read can still write to `counted`.
+  const uint64_t one = 1;
+  if (listening && write(event_, &one, sizeof one) == sizeof one) ring.enter(1);
 }
 
 }  // namespace strata::tiers

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tiers/residency.h"
+#include "tiers/uring.h"
 
 namespace strata::tiers {
 
@@ -47,15 +48,14 @@ class ReadQueue {
   void inject(ReadFault fault, uint32_t after);
 
  private:
-  struct Injected {
-    ReadFault fault;
-    bool active;
-  };
   Read* next();  // null when none waits; with lock_
   void finish(Read* read, int error);
   bool settle(Read* read, int64_t result);  // true: go on reading
   ReadFault planted();
   void run_uring(unsigned depth);
+  unsigned feed(Uring& ring);
+  void answered(Read* read, int result);
+  bool stopping();
   void run_thread();
   void wake();
   unsigned length(const Read* read, ReadFault fault) const;

@@ -68,12 +68,13 @@ def serve(
     for key in sorted(set(values) & set(WITHOUT_EFFECT)):
         print(f"strata: {key} has no effect: {WITHOUT_EFFECT[key]}", file=sys.stderr)
 
+    from strata.cli.progress import ReadProgress
     from strata.engine import Engine
     from strata.server import bind, run
 
     listener = bind(server)
     log.logger("strata.cli").info("loading %s", server.model)
-    engine = Engine.load(server.model, engine_options)
+    engine = Engine.load(server.model, engine_options, progress=ReadProgress())
     address, chosen = listener.getsockname()[:2]
     run(
         engine,

@@ -57,9 +57,10 @@ def benchmark(
 
     from strata import hw
     from strata.bench import Workload, measure_speed
+    from strata.cli.progress import ReadProgress
     from strata.engine import Engine
 
-    engine = Engine.load(model, options)
+    engine = Engine.load(model, options, progress=ReadProgress())
     bandwidth = hw.measure_read_bandwidth(options.threads)
     report = measure_speed(
         engine, Workload(*lengths, num_rounds), bandwidth, lambda line: print(line, file=sys.stderr)

@@ -289,6 +289,14 @@ class EngineOptions(_Settings):
         toml="memory.cpu_share",
         in_environment=False,
     )
+    exclusive: str = _option(
+        "off",
+        "--exclusive",
+        "on: experts that VRAM holds are the first to leave RAM, where RAM does not hold all.",
+        toml="memory.exclusive",
+        in_environment=False,
+        choices=("on", "off"),
+    )
     lookahead: str = _option(
         "on",
         "--lookahead",

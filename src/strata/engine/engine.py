@@ -19,6 +19,7 @@ from strata.engine.scheduler import Scheduler
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile
 from strata.memory import Placement
+from strata.memory.expert_store import Progress
 from strata.models import ModelConfig
 
 
@@ -44,11 +45,15 @@ class Engine:
 
     @classmethod
     def load(
-        cls, path: str | Path, options: EngineOptions | None = None, draft: str | Path | None = None
+        cls,
+        path: str | Path,
+        options: EngineOptions | None = None,
+        draft: str | Path | None = None,
+        progress: Progress | None = None,
     ) -> "Engine":
-        """Maps the file, plans memory, lowers the programs."""
+        """Maps the file, plans memory, reads experts that leave the map (`progress` is told), lowers the programs."""
         draft_path = None if draft is None else Path(draft)
-        return cls(load_model(Path(path), options or EngineOptions(), draft_path))
+        return cls(load_model(Path(path), options or EngineOptions(), draft_path, progress=progress))
 
     @property
     def model_file(self) -> ModelFile:

@@ -108,6 +108,7 @@ def _sim(options: EngineOptions, tiers: Tiers | None, slots: tuple[int, ...], th
         link_rate=options.link_limit_gbps * 1e9,
         cpu_share=-1.0 if options.cpu_share == "auto" else _share(options.cpu_share),
         workers=max(1, threads - device),
+        exclusive=options.exclusive == "on",
     )
     return SimBackend(device, options.isa, tiers, sim)
 
