@@ -2,9 +2,9 @@
 
 usage: ngram_rows.py FILE [--rows 320001536] [--seconds 3]
 
-The table is a hole, so what is measured is the asking: hashing is left out, every row is a direct read of its own sectors,
-the cache holds 64 MiB. Sixteen rows a token, ids drawn at random over the whole table. Requests of one token (decoding), 32
-(a batch) and 512 (a prompt chunk). Prints one JSON object a line.
+The table is a hole, so what is measured is the asking: hashing is left out, every row is a direct read of its own
+sectors, the cache holds 64 MiB. Sixteen rows a token, ids drawn at random over the whole table. Requests of one token
+(decoding), 32 (a batch) and 512 (a prompt chunk). Prints one JSON object a line.
 """
 
 import argparse

@@ -39,6 +39,7 @@ std::shared_ptr<ExpertStore> make_store(const std::vector<LayerTuple>& given, co
     layers.push_back(layer);
   }
   try {
+    const nb::gil_scoped_release release;
     return std::make_shared<ExpertStore>(std::move(layers), paths, budget, lock, threads, depth, std::move(counters));
   } catch (const std::system_error& error) {
     raise_os_error(error);

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <new>
-#include <string>
+#include <thread>
+#include <vector>
 
 namespace strata::tiers {
 
@@ -16,6 +18,8 @@ namespace {
 
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
 constexpr uint64_t kLockStep = uint64_t{64} << 20;
+constexpr uint64_t kPage = 4096, kTouchers = 8;
+constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE of linux/mman.h
 constexpr int kInterleave = 3;  // MPOL_INTERLEAVE of linux/mempolicy.h
 constexpr int kMaxNodes = 64;
 std::atomic<uint64_t> allowed{UINT64_MAX}, lockable{UINT64_MAX};
@@ -54,6 +58,28 @@ TierMemory::TierMemory(uint64_t bytes, bool lock) : bytes_(bytes) {
 TierMemory::~TierMemory() { munmap(map_, mapped_); }
 
 void TierMemory::limit(uint64_t bytes, uint64_t locked) { allowed.store(bytes), lockable.store(locked); }
+
+void TierMemory::touch() {
+  const uint64_t pages = (bytes_ + kHugePage - 1) / kHugePage;
+  const uint64_t count = std::clamp<uint64_t>(std::min<uint64_t>(std::thread::hardware_concurrency(), pages), 1, kTouchers);
+  std::atomic<bool> given{true};
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < count; ++t)
+    threads.emplace_back([this, &given, t, pages, count] {
+      const uint64_t begin = pages * t / count * kHugePage, end = pages * (t + 1) / count * kHugePage;
+      if (!touch_part(begin, std::min(end, bytes_))) given.store(false);
+    });
+  for (std::thread& thread : threads) thread.join();
+  if (!given.load()) throw std::bad_alloc();
+}
+
+bool TierMemory::touch_part(uint64_t begin, uint64_t end) {
+  if (begin >= end) return true;
+  if (madvise(data_ + begin, end - begin, kPopulateWrite) == 0) return true;
+  if (errno != EINVAL) return false;
+  for (uint64_t at = begin; at < end; at += kPage) *static_cast<volatile uint8_t*>(data_ + at) = 0;  // before Linux 5.14
+  return true;
+}
 
 void TierMemory::spread() {
   const uint64_t mask = memory_nodes();

@@ -13,6 +13,10 @@ class TierMemory {
   TierMemory(const TierMemory&) = delete;
   TierMemory& operator=(const TierMemory&) = delete;
 
+  // Makes the system give every page now, by several threads; std::bad_alloc when it does not. What is promised is then
+  // there, and reads are not held up by pages that are still to be cleared.
+  void touch();
+
   uint8_t* data() const { return data_; }
   uint64_t bytes() const { return bytes_; }
   uint64_t locked() const { return locked_; }
@@ -23,6 +27,7 @@ class TierMemory {
 
  private:
   void spread();
+  bool touch_part(uint64_t begin, uint64_t end);
   void lock_pages();
 
   uint8_t *map_ = nullptr, *data_ = nullptr;

@@ -36,6 +36,7 @@ ExpertStore::ExpertStore(std::vector<LayerSource> layers, const std::vector<std:
     uint64_t bytes = 0;
     for (const SlotClass& c : classes_) bytes += c.count * c.bytes;
     memory_ = std::make_unique<TierMemory>(bytes, lock);
+    memory_->touch();
     uint8_t* data = memory_->data();
     for (size_t i = 0; i < classes_.size(); ++i) {
       SlotClass& c = classes_[i];
