@@ -12,4 +12,5 @@ NB_MODULE(_native, m) {
   bind_tiers(m);
   bind_tiers_ngram(m);
   bind_tiers_sim(m);
+  bind_tiers_policy(m);
 }

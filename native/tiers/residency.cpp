@@ -123,6 +123,11 @@ size_t Residency::moving() const {
   return count;
 }
 
+uint32_t Residency::state(uint32_t slot) const {
+  const std::lock_guard<std::mutex> hold(lock_);
+  return slots_[slot].state;
+}
+
 std::vector<Slot> Residency::slots() const {
   const std::lock_guard<std::mutex> lock(lock_);
   return slots_;

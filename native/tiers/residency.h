@@ -48,6 +48,9 @@ class Residency {
   // Slot of an expert as the table has it now, -1 when absent.
   int32_t slot_of(int32_t layer, int32_t expert) const;
 
+  // SlotState of a slot.
+  uint32_t state(uint32_t slot) const;
+
   // Slots whose bytes are still on their way.
   size_t moving() const;
 
