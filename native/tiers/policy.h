@@ -13,7 +13,7 @@ namespace strata::tiers {
 
 struct PolicyOptions {
   double link_rate = 0;  // bytes per second that promotions may use with those of steps; 0: no limit
-  float gain = 0.02f;    // hysteresis of a swap, in shares of uses
+  float gain = 0.05f;    // hysteresis of a swap, in shares of uses
 };
 
 class Policy {

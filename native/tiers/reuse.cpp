@@ -12,7 +12,7 @@ constexpr float kAgesPerOctave = 2.0f, kCountsPerOctave = 2.0f;
 constexpr float kDecaySteps = 15.0f;  // of the count between uses
 constexpr double kForget = 0.995;     // of the tables, a horizon
 constexpr double kPrior = 8.0;        // experts that the prior is worth
-constexpr float kNewer = 1e-4f;       // between equals the newer one stays
+constexpr float kNewer = 1e-2f;       // an octave of age: among old ones, whose shares are near equal and noisy, the newer stays
 static_assert(ReuseModel::kAges * ReuseModel::kCounts < kNoCell);
 
 double prior(int age) { return 1.0 / (1.0 + std::exp2(static_cast<double>(age) / kAgesPerOctave) / 8.0); }

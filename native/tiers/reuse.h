@@ -14,7 +14,7 @@ namespace strata::tiers {
 // alone, and the start from which it learns.
 class ReuseModel {
  public:
-  static constexpr int kHorizon = 8, kAges = 24, kCounts = 8;
+  static constexpr int kHorizon = 4, kAges = 24, kCounts = 8;
   using Table = std::array<double, kAges * kCounts>;
 
   explicit ReuseModel(size_t experts);

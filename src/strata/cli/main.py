@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from strata import __version__, env, log
+from strata.cli.bench import bench_app
 from strata.cli.chat import chat
 from strata.cli.completion import PROGRAM, VARIABLE, complete, completion
 from strata.cli.convert import convert
@@ -34,6 +35,7 @@ app.command(short_help="Check that a model file is whole.")(verify)
 app.command(short_help="Say where a model would lie in memory.")(plan)
 app.command(short_help="Measure prompt and generation speed.")(benchmark)
 app.command(short_help="Serve a model over OpenAI's protocol.")(serve)
+app.add_typer(bench_app, name="bench")
 app.add_typer(config_app, name="config")
 app.add_typer(eval_app, name="eval")
 app.command(short_help="Make a GGUF file of a checkpoint.")(convert)

@@ -34,6 +34,7 @@ from strata.cli.options import (
     Threads,
     TopK,
     TopP,
+    TraceRoutes,
     engine_options,
 )
 from strata.cli.output import print_json
@@ -82,6 +83,7 @@ def run(
     cpu_share: CpuShare = None,
     lookahead: Lookahead = None,
     ngram_table: NgramTable = None,
+    trace_routes: TraceRoutes = None,
     as_json: Json = False,
 ) -> None:
     """Continue a prompt, or with --chat answer it: text to stdout as it comes, speeds to stderr.

@@ -246,6 +246,12 @@ class EngineOptions(_Settings):
         low=0.0,
         high=1e6,
     )
+    trace_routes: str = _option(
+        "",
+        "--trace-routes",
+        "File that receives which experts every row chooses (for `strata bench cache`).",
+        toml="memory.trace_routes",
+    )
     ram_limit_gib: float = _option(
         0.0,
         "--ram-limit-gib",

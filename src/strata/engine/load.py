@@ -8,6 +8,7 @@ from strata.backends import Backend
 from strata.config import EngineOptions
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, make_plan, open_with_draft
+from strata.engine.routes import RouteTracer
 from strata.engine.runner import Limits, Runner
 from strata.engine.tiering import backend_kind, make_backend, open_experts, open_tiers, spare_slots
 from strata.errors import UnsupportedError
@@ -59,7 +60,8 @@ def load_model(
     pages = limits.max_num_seqs * -(-limits.max_model_len // PAGE_CELLS)
     slots = limits.max_num_seqs + spare_slots(experts)
     state = StatePool.create(model.state_shape(), pages, slots, choice.kv)
-    runner = Runner(model, backend, state, limits)
+    tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None
+    runner = Runner(model, backend, state, limits, tracer)
     check_after_load(placement, _machine(options, backend))
     weights, cell = runner.weight_bytes_per_token, state.cell_bytes
     return LoadedModel(file, model, runner, cutter, placement, weights, cell, experts)

@@ -12,6 +12,7 @@ from strata.engine.drafter import Drafter
 from strata.engine.keeper import Keeper
 from strata.engine.pieces import Cutter
 from strata.engine.plan import ScheduledRows, StepOutput, StepPlan
+from strata.engine.routes import RouteTracer
 from strata.engine.sample_inputs import SampleInputs
 from strata.memory import PageTable, StatePool
 from strata.models import DraftModel, Model
@@ -50,8 +51,15 @@ class _Bucket:
 class Runner:
     """Everything is fixed at load: shapes, memory, kernels. A step writes inputs and replays two programs."""
 
-    def __init__(self, model: Model, backend: Backend, state: StatePool, limits: Limits):
-        self.limits, self.backend, self.model = limits, backend, model
+    def __init__(
+        self,
+        model: Model,
+        backend: Backend,
+        state: StatePool,
+        limits: Limits,
+        tracer: RouteTracer | None = None,
+    ):
+        self.limits, self.backend, self.model, self._tracer = limits, backend, model, tracer
         self.pages = PageTable(state.num_pages)
         max_rows = max(limits.chunk_rows, MAX_STEP_ROWS)
         self._steps = StepBuffers.create(max_rows, limits.max_num_seqs, limits.max_model_len, MAX_STEP_ROWS)
@@ -67,6 +75,8 @@ class Runner:
         self._lower(state)
         self._inputs = {b: backend.array(b) for b in (*self._steps.all(), self._logits)}
         self._samples.bind(backend)
+        if tracer is not None:
+            tracer.bind(backend)
         self._step_number, self._results = backend.array(self._ring.step), backend.array(self._ring.ring)
 
     def _lower(self, state: StatePool) -> None:
@@ -87,7 +97,7 @@ class Runner:
             self._buckets[form].append(_Bucket(program, self.backend.lower(program)))
 
     def _forward_program(self, form: Form, size: int, state: StatePool, table: Buffer) -> Program:
-        b = Builder(self._steps, size, form)
+        b = (self._tracer.builder if self._tracer else Builder)(self._steps, size, form)
         if self.drafter is None:
             self.model.forward(b, state, table, self._logits)
         else:
@@ -206,6 +216,8 @@ class Runner:
     def _commit(self, form: Form, rows: Sequence[ScheduledRows]) -> None:
         """Every computed row becomes state; the chunk form has stored its rows already."""
         self.keeper.commit({r.sequence: len(r.token_ids) if form == "step" else 0 for r in rows})
+        if self._tracer is not None:
+            self._tracer.take(sum(len(r.token_ids) for r in rows), form)
 
     def _map_pages(self, sequence: int, cells: int) -> None:
         held = len(self.pages.pages(sequence)) * PAGE_CELLS
