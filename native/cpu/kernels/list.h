@@ -45,7 +45,8 @@
   X(block_scores, 7, 7, 0)      \
   X(select_blocks, 4, 3, 0)     \
   X(rank_blocks, 7, 7, 0)       \
-  X(sparse_attention, 11, 9, 1) \
+  X(kv_fetch, 16, 9, 1)         \
+  X(sparse_attention, 16, 9, 1) \
   X(ngram_rows, 11, 5, 0)       \
   X(table_rows, 4, 4, 0)        \
   X(ngram_gate, 5, 2, 1)        \

@@ -19,6 +19,7 @@ from strata.engine.scheduler import Scheduler
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile
 from strata.memory import Placement
+from strata.memory.counters import read_counters
 from strata.memory.expert_store import Progress
 from strata.models import ModelConfig
 
@@ -84,6 +85,11 @@ class Engine:
     def placement(self) -> Placement:
         """The memory plan."""
         return self._loaded.placement
+
+    def tier_counts(self) -> dict[str, int]:
+        """What the memory tiers have counted (memory/counters.py); empty where everything lies in the file's map."""
+        experts = self._loaded.experts
+        return {} if experts is None else read_counters(experts.counters)
 
     @property
     def weight_bytes_per_token(self) -> int:

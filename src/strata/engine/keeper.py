@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from strata.backends import Backend, Replay
 from strata.errors import FaultError
 from strata.memory import Checkpoint, PageTable, StatePool, copy_slot, put_checkpoint, settle, take_checkpoint
+from strata.memory.resident import forget_pages
 from strata.ops import Buffer, Builder, Form, Program, StepBuffers
 
 
@@ -82,6 +83,7 @@ class Keeper:
         for buffer in self._state.paged() if copied is not None else ():
             source, target = copied or (0, 0)
             self._at(buffer)[target] = self._at(buffer)[source]
+        forget_pages(self._state.kv, self._at, () if copied is None else copied[1:])
         self._map(child, self._pages.pages(child))
         copy_slot(self._state, self._at, parent, child)
         self.commit({child: int(self._at(self._steps.commits)[parent])})

@@ -8,6 +8,7 @@ from strata.backends import Backend
 from strata.config import EngineOptions
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, make_plan, open_with_draft
+from strata.engine.residency import ResidencyPolicy, start_policy
 from strata.engine.routes import RouteTracer
 from strata.engine.runner import Limits, Runner
 from strata.engine.tiering import backend_kind, make_backend, open_experts, open_tiers, spare_slots
@@ -15,6 +16,7 @@ from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import Placement, StatePool
 from strata.memory.expert_store import ExpertStore, Progress
+from strata.memory.resident import Residency
 from strata.models import Model
 from strata.ops import MAX_STEP_ROWS, PAGE_CELLS
 
@@ -31,6 +33,7 @@ class LoadedModel:
     weight_bytes_per_token: int
     kv_bytes_per_cell: int
     experts: ExpertStore | None = None  # None: they lie in the file's map
+    policy: ResidencyPolicy | None = None  # None: experts do not move
 
 
 def load_model(
@@ -59,12 +62,14 @@ def load_model(
         backend = make_backend(options, tiers, placement)
     pages = limits.max_num_seqs * -(-limits.max_model_len // PAGE_CELLS)
     slots = limits.max_num_seqs + spare_slots(experts)
-    state = StatePool.create(model.state_shape(), pages, slots, choice.kv)
+    resident = _resident(placement, options, backend)
+    state = StatePool.create(model.state_shape(), pages, slots, choice.kv, resident)
     tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None
     runner = Runner(model, backend, state, limits, tracer)
     check_after_load(placement, _machine(options, backend))
+    policy = start_policy(backend, file, placement, options.link_limit_gbps * 1e9)
     weights, cell = runner.weight_bytes_per_token, state.cell_bytes
-    return LoadedModel(file, model, runner, cutter, placement, weights, cell, experts)
+    return LoadedModel(file, model, runner, cutter, placement, weights, cell, experts, policy)
 
 
 def _tell(placement: Placement, backend: Backend | None) -> None:
@@ -72,6 +77,15 @@ def _tell(placement: Placement, backend: Backend | None) -> None:
         log.logger(__name__).warning("%s", note)
     if backend is not None and backend.name == "cuda" and placement.choice.kv in ("k8v4", "q4"):
         raise UnsupportedError(f"--kv {placement.choice.kv} is not served on a GPU; f32, f16 and int8 are")
+
+
+def _resident(placement: Placement, options: EngineOptions, backend: Backend) -> Residency | None:
+    """Which cells lie in the pretended GPU's memory; None: all, or the backend cannot tell them apart."""
+    choice = placement.choice
+    if backend.name != "sim" or choice.resident >= choice.cells:
+        return None
+    rate = options.link_limit_gbps
+    return Residency(choice.resident, 1 / rate if rate else 0.0)
 
 
 def _machine(options: EngineOptions, backend: Backend | None) -> hw.Machine:

@@ -32,7 +32,10 @@ class LearnedSet:
             with np.load(self.path, allow_pickle=False) as kept:
                 if int(kept["version"]) != VERSION:
                     return None
-                return tuple(kept[name].tolist() for name in ("ages", "counts", "used", "seen"))  # type: ignore[return-value]
+                ages, counts, used, seen = (
+                    kept[name].tolist() for name in ("ages", "counts", "used", "seen")
+                )
+                return ages, counts, used, seen
         except FileNotFoundError:
             return None
         except Exception as error:  # a damaged archive raises many kinds

@@ -9,6 +9,7 @@ from strata.ops.arithmetic import fma
 from strata.ops.buffers import Buffer
 from strata.ops.builder import Builder
 from strata.ops.hadamard import hadamard
+from strata.ops.kv_fetch import ResidentKV
 from strata.ops.op import Arrays, Op
 from strata.ops.shapes import expect_width, same_shape
 from strata.ops.step import PAGE_CELLS
@@ -28,6 +29,7 @@ class LayerKV:
     v: Buffer
     k_scales: Buffer | None = None
     v_scales: Buffer | None = None
+    resident: ResidentKV | None = None  # of layers whose cells lie in RAM
 
     @property
     def kv_heads(self) -> int:

@@ -20,6 +20,7 @@ from strata.server.engine_thread import EngineThread
 from strata.server.errors import on_http, on_invalid, on_strata_error, on_surprise
 from strata.server.limits import BodyLimit
 from strata.server.service import Service
+from strata.server.tier_metrics import TierCollector
 from strata.text import Tokenizer
 from strata.text.chat import ChatTemplate
 from strata.text.chat.template import KEY as CHAT_TEMPLATE_KEY
@@ -36,6 +37,8 @@ def create_app(engine: Engine, model_id: str, on_ready: Callable[[], None] | Non
         ChatTemplate.from_metadata(metadata) if CHAT_TEMPLATE_KEY in metadata else None,
         model_id,
     )
+
+    service.metrics.registry.register(TierCollector(engine.tier_counts, engine.placement))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

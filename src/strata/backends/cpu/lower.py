@@ -13,6 +13,7 @@ from strata.ops.expert_groups import GroupByExpert
 from strata.ops.experts import ExpertDown, ExpertGateUp
 from strata.ops.gather_rows import GatherRows
 from strata.ops.hadamard import Hadamard
+from strata.ops.kv_fetch import KvFetch
 from strata.ops.kv_store import KvStore, cell_values
 from strata.ops.linear import LinearF, LinearQ
 from strata.ops.op import Op
@@ -63,7 +64,7 @@ class Addresses(NamedTuple):
         return [0 if floats is None else self.buffer(floats), *planes]
 
 
-def kv_types(op: KvStore | Attention | SparseAttention) -> tuple[int, int]:
+def kv_types(op: KvStore | KvFetch | Attention | SparseAttention) -> tuple[int, int]:
     """Formats of the key and value pools, as native/cpu/kernels/kv.h numbers them."""
     return KV_TYPES[op.k_pool.dtype], KV_TYPES[op.v_pool.dtype]
 

@@ -44,6 +44,11 @@ class SimBackend(CpuBackend):
         assert self._device is not None, "no program with experts is lowered yet"
         return self._device
 
+    @property
+    def num_experts(self) -> int:
+        """Experts of a layer."""
+        return max(gate.shape[0] for gate in self._experts.layers)
+
     def fill(self, experts: Iterable[tuple[int, int]]) -> int:
         """Promotes (layer, expert) in turn into the first free slot that holds them, and waits; returns how many."""
         free = {i: size for i, (size, state, _, _) in enumerate(self.device.slots()) if state == 0}
