@@ -4,11 +4,20 @@
 
 namespace strata::tiers {
 
-void Guesses::guess(int32_t layer, std::vector<int32_t> experts) {
+namespace {
+constexpr uint64_t kProbeEvery = 16;  // steps from one that is made the other way to the next
+constexpr double kMemory = 0.8;       // weight of the past in what steps lose
+}  // namespace
+
+void Guesses::guess(int32_t layer, std::vector<int32_t> experts, uint64_t took_ns) {
   guessed_[static_cast<size_t>(layer)] = std::move(experts);
+  guess_ns_ += took_ns;
 }
 
 void Guesses::routed(int32_t layer, const std::vector<int32_t>& experts) {
+  if (layer <= last_) close_step();
+  last_ = layer;
+  distinct_ += experts.size();
   std::vector<int32_t>& guessed = guessed_[static_cast<size_t>(layer)];
   if (guessed.empty()) return;
   uint64_t right = 0;
@@ -16,6 +25,17 @@ void Guesses::routed(int32_t layer, const std::vector<int32_t>& experts) {
   counters_->add(kLookaheadGuesses, guessed.size()), counters_->add(kLookaheadRight, right);
   counters_->add(kLookaheadRouted, experts.size());
   guessed.clear();
+}
+
+void Guesses::close_step() {
+  const uint64_t waited = counters_->get(kReadWaitNs);
+  const double lost = static_cast<double>(waited - waited_before_ + guess_ns_) / static_cast<double>(std::max<uint64_t>(distinct_, 1));
+  double& mean = lost_[active_ ? 1 : 0];
+  mean = mean == 0 ? lost : kMemory * mean + (1 - kMemory) * lost;
+  if (!active_) counters_->add(kLookaheadHeld);
+  const bool better = lost_[1] <= lost_[0] || lost_[0] == 0;
+  active_ = better != (++step_ % kProbeEvery == 0);
+  waited_before_ = waited, distinct_ = guess_ns_ = 0;
 }
 
 DiskExperts::DiskExperts(std::shared_ptr<ThreadPool> pool, std::shared_ptr<ExpertStore> store,
@@ -110,11 +130,13 @@ void LookaheadStep::choose() {
   std::sort(experts.begin(), experts.end());
   experts.erase(std::unique(experts.begin(), experts.end()), experts.end());
   store_->prefetch(layer_, experts.data(), experts.size());
-  guesses_->guess(layer_, std::move(experts));
+  guesses_->guess(layer_, std::move(experts), now_ns() - began_);
 }
 
 void LookaheadStep::run(const Op& op, int thread, int threads) {
   LookaheadStep& self = *op.at<LookaheadStep>(0);
+  if (!self.guesses_->active()) return;
+  if (thread == 0) self.began_ = now_ns();
   Op record = self.product_;
   record.faults = op.faults;
   record.run(record, thread, threads);

@@ -9,16 +9,27 @@
 
 namespace strata::tiers {
 
-// The guesses of each layer's last step, compared with what was then routed.
+// What look-ahead guessed, compared with what was then routed, for all programs of a model. It guards itself: one step in
+// sixteen is made the other way, and the way whose steps lose less time to the disk and to guessing is taken.
 class Guesses {
  public:
   Guesses(size_t layers, Counters* counters) : guessed_(layers), counters_(counters) {}
-  void guess(int32_t layer, std::vector<int32_t> experts);
+
+  // Whether this step looks ahead; changes between layers of the trunk's first only.
+  bool active() const { return active_; }
+  void guess(int32_t layer, std::vector<int32_t> experts, uint64_t took_ns);
+  // A layer's experts; layers come in order, so that one that is not after the last opens a step.
   void routed(int32_t layer, const std::vector<int32_t>& experts);
 
  private:
+  void close_step();
+
   std::vector<std::vector<int32_t>> guessed_;  // ascending; empty: none
   Counters* counters_;
+  bool active_ = true;
+  int32_t last_ = -1;
+  uint64_t step_ = 0, distinct_ = 0, guess_ns_ = 0, waited_before_ = 0;
+  double lost_[2] = {0, 0};  // ns an expert, without and with look-ahead
 };
 
 // Between group_by_expert and combine: computes what RAM holds while the rest is read, then that, until all is done.
@@ -66,6 +77,7 @@ class LookaheadStep {
   Op product_;
   const int32_t layer_, num_experts_, k_;
   const int32_t* live_;
+  uint64_t began_ = 0;
   std::vector<float> logits_;
 };
 

@@ -326,6 +326,7 @@ enum Counter : uint32_t {
   kNgramHits,         // of those, in the row cache
   kNgramReads,
   kNgramReadBytes,
+  kLookaheadHeld,     // steps in which look-ahead was held back, since it cost more than it saved
   kNumCounters
 };
 

@@ -34,6 +34,7 @@ NAMES = (
     "ngram_hits",
     "ngram_reads",
     "ngram_read_bytes",
+    "lookahead_held",
 )
 
 

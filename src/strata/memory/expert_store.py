@@ -19,7 +19,8 @@ Progress = Callable[[int, int], None]  # bytes that are there, bytes in all
 
 _READS = 32  # under way at once
 _SLOW = 200e6  # bytes per second: under it a disk is worth a word
-_POLL_SECONDS = 0.05
+_PATIENCE_SECONDS = 5.0  # before it is said
+_POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class ExpertStore:
         self._tables = {stack: np.zeros(stack.shape[0], np.uint64) for stack in stacks}
         self.nbytes = sum(stack.nbytes for stack in stacks)
         self.counters = _native.TierCounters()
+        self._guesses = _native.Guesses(len(self.layers), self.counters)
         self.native = self._create()
         self.whole = self.native.slots == self.native.experts
 
@@ -102,7 +104,7 @@ class ExpertStore:
             at, seconds = self.nbytes * done // count, time.monotonic() - started
             if progress is not None:
                 progress(at, self.nbytes)
-            if not warned and seconds > 5 and at / seconds < _SLOW:
+            if not warned and seconds > _PATIENCE_SECONDS and at / seconds < _SLOW:
                 warned = True
                 self._report_slow(at / seconds)
         if progress is not None:
@@ -144,6 +146,7 @@ class ExpertStore:
             whole=self.whole,
             wait_limit_ns=int(o.wait_seconds * 1e9),
             lookahead=o.lookahead,
+            guesses=self._guesses,
         )
 
 

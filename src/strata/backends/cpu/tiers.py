@@ -31,10 +31,7 @@ class ExpertTiers:
     whole: bool  # every expert stays in RAM
     wait_limit_ns: int
     lookahead: bool
-
-    def guesses(self) -> _native.Guesses:
-        """An empty record of what look-ahead guessed."""
-        return _native.Guesses(len(self.layers), self.counters)
+    guesses: _native.Guesses  # what look-ahead guessed, of all programs
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class TierLowering:
         self._index_of = {op.index: op.weight for op in program.ops if isinstance(op, TableRows)}
         self._ahead: Mapping[Op, tuple[LinearF | LinearQ, Weight, int]] = {}
         if self._experts is not None:
-            self._guesses = self._experts.guesses()
+            self._guesses = self._experts.guesses
             if self._experts.lookahead and not self._experts.whole:
                 self._ahead = _products_ahead(program)
 
