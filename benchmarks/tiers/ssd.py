@@ -2,9 +2,9 @@
 
 usage: ssd.py MODEL.gguf [--make] [--layers 6] [--share 0.25] [--tokens 24] [--prompt 64] [--threads 0]
 
-`--share`: of the experts' bytes, what RAM may hold. Prints one JSON object a line: plain direct reads in order (the best
-of three block sizes, before and after the rest), filling a fresh store whose pages are there, then
-the decoding of the same tokens with the file mapped, without look-ahead and with it.
+`--share`: of the experts' bytes, what RAM may hold. Prints one JSON object a line: plain direct reads in order (the
+best of three block sizes, before and after), filling a fresh store whose pages are there, then the decoding of the same
+tokens with the file mapped, without look-ahead and with it.
 """
 
 import argparse

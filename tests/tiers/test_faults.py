@@ -11,6 +11,9 @@ import pytest
 from rig import NgramOptions, rig
 
 from strata import _native
+from strata.config import EngineOptions
+from strata.engine import Engine, SamplingParams
+from strata.engine.request import Status
 from strata.errors import FaultError, MemoryLimitError, ModelFileError
 
 SHORT, ERROR, TRUNCATED, HANG = 1, 2, 3, 4
@@ -141,6 +144,31 @@ def test_a_prompt_chunk_is_undone(model_path, wanted, sim):
         assert (before == after).all(), name
     r.runner.pages.free(0)
     assert r.digest() == wanted
+
+
+@pytest.mark.parametrize("backend", ["cpu", "sim"])
+def test_the_engine_goes_on_after_void_steps(model_path, backend):
+    """Steps that fail, prompt chunks among them, are made again: the text is the one without faults."""
+    tokens = [int(t) for t in np.load(f"{model_path}.cycle.npy")[:80]]
+    sampling = SamplingParams(temperature=0.0, max_tokens=10)
+
+    def generate(faults, **options):
+        engine = Engine.load(model_path, EngineOptions(threads=2, device="cpu", max_model_len=128, **options))
+        request, void = engine.add(tokens, sampling), 0
+        while request.status is not Status.FINISHED:
+            if faults:
+                engine._loaded.experts.native.inject(ERROR, faults.pop())
+            try:
+                engine.step()
+            except FaultError:
+                void += 1
+        return request.output_token_ids, void
+
+    wanted, _ = generate([])
+    options = {"backend": backend, "ram_budget_gib": SMALL / 2**30, "lookahead": "off", "cpu_share": "0"}
+    found, void = generate([1, 4, 2, 0, 9, 30, 5], **options)
+    assert found == wanted
+    assert void > 2
 
 
 def test_the_file_is_cut_short_while_it_is_used(model_path, plain, tmp_path):
