@@ -23,6 +23,7 @@ import numpy as np
 
 from strata.config import EngineOptions
 from strata.engine.load import load_model
+from strata.engine.teacher import Teacher
 from strata.synth import FULL, PlantedOptions, write_planted
 
 BOUND = 2e-3  # NRMSE between a backend and the contract
@@ -49,6 +50,7 @@ class Reader:
         )
         loaded = load_model(args.model, options)
         self.runner, self.cutter, self.kept = loaded.runner, loaded.cutter, args.contract
+        self.teacher = Teacher(loaded.runner)
 
     def prompt(self, tokens):
         """The logits after a prompt [vocab], and the checkpoint there."""
@@ -58,7 +60,7 @@ class Reader:
             piece = self.cutter.cut(at, len(tokens) - at)
             end = at + piece.count
             wanted = range(piece.count - 1, piece.count) if end == len(tokens) else range(0)
-            pieces = list(self.runner.read(piece.form, at, tokens[at:end], wanted))
+            pieces = list(self.teacher.read(piece.form, at, tokens[at:end], wanted))
             at = end
         return pieces[0][0], self.runner.keeper.checkpoint(0, at, pages=True)
 
@@ -68,7 +70,7 @@ class Reader:
         tokens, first, digest = [], [], hashlib.sha256()
         for i in range(count):
             tokens.append(int(row.argmax()))
-            row = next(self.runner.read("step", len(prompt) + i, tokens[-1:], range(1)))[0]
+            row = next(self.teacher.read("step", len(prompt) + i, tokens[-1:], range(1)))[0]
             digest.update(row.tobytes())
             first += [row] if i < self.kept else []
         return Generated(tokens, digest.hexdigest(), np.array(first), checkpoint)
@@ -79,7 +81,7 @@ class Reader:
         self.runner.keeper.restore(0, checkpoint)
         for i in range(0, len(tokens), rows):
             part = tokens[i : i + rows]
-            yield from self.runner.read("step", checkpoint.position + i, part, range(len(part)))
+            yield from self.teacher.read("step", checkpoint.position + i, part, range(len(part)))
 
 
 class Report:

@@ -14,7 +14,7 @@ from strata.backends.cuda import CudaBackend, open_gpu
 from strata.config import EngineOptions
 from strata.engine import Engine, SamplingParams
 from strata.engine.load import LoadedModel, load_model
-from strata.engine.plan import ScheduledRows, StartedSequence, StepPlan
+from strata.engine.plan import DecodeRows, StartedSequence, StepPlan
 
 WORK = Path("/dev/shm/strata-check")
 Report = dict[str, Any]
@@ -84,10 +84,13 @@ class Decoder:
 
     def step(self, position: int) -> list[int]:
         """One step of every sequence; its sampled tokens, which the next step reads."""
-        rows = tuple(ScheduledRows(s, s, position, [t], True) for s, t in enumerate(self.tokens))
-        output = self.loaded.runner.run(StepPlan(rows, None, self._started))
+        sequences = np.arange(self.sequences, dtype=np.int32)
+        for s in range(self.sequences):
+            self.loaded.runner.keeper.grow(s, position + 1)
+        rows = DecodeRows(sequences, np.full_like(sequences, position), np.array(self.tokens, np.int32))
+        output = self.loaded.runner.run(StepPlan(rows, started=self._started))
         self._started = ()
-        self.tokens = [output.token_ids[s] for s in range(self.sequences)]
+        self.tokens = output.token_ids
         return self.tokens
 
     def rate(self, position: int, steps: int, rounds: int = 5) -> dict[str, float]:
@@ -120,8 +123,7 @@ class Decoder:
         return backend.driver.elapsed(first, last) / repeats
 
     def replay(self) -> Any:
-        buckets = self.loaded.runner._buckets["step"]
-        return next(b for b in buckets if b.program.bucket >= self.sequences).replay
+        return self.loaded.runner.programs.of("step", self.sequences).replay
 
     def timeline(self) -> dict[str, Any]:
         """Nodes, and microseconds by op kind and kernel, of one forward replay."""
@@ -152,7 +154,7 @@ def fill(loaded: LoadedModel, cells: int) -> None:
     backend, g = backend_of(loaded), np.random.default_rng(1)
     made: dict[Any, np.ndarray] = {}
     for sequence in range(runner.limits.max_num_seqs):
-        runner._map_pages(sequence, cells)
+        runner.keeper.grow(sequence, cells)
     for buffer in (*runner.keeper._state.paged(), *runner.keeper._state.recurrent()):
         key = buffer.shape, buffer.dtype, "scales" in buffer.name
         if key not in made:

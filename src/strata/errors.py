@@ -29,6 +29,10 @@ class MemoryLimitError(StrataError):
     """Memory that the machine or an option does not grant; says what is needed, what there is, what to change."""
 
 
+class BusyError(StrataError):
+    """A limit on how much is served at once was met; says which, and the same request may be sent again later."""
+
+
 class FaultError(StrataError):
     """A step that went wrong while running (a non-finite value, a lost worker); the step leaves no trace."""
 

@@ -10,7 +10,7 @@ import pytest
 
 import strata
 from strata.cli.main import one_line
-from strata.config import OPTIONS, EngineOptions, ServerOptions
+from strata.config import OPTIONS, SETTINGS, ServerOptions, ServingOptions
 from strata.errors import ModelFileError, UsageError
 
 
@@ -49,7 +49,7 @@ def test_every_command_explains_itself(strata, command):
 @pytest.mark.parametrize("command", ["run", "chat"])
 def test_help_has_every_setting(strata, command):
     text = strata(command, "--help").out
-    elsewhere = {"max_num_seqs", *(o.name for o in ServerOptions.options())}
+    elsewhere = {"max_num_seqs", *(o.name for o in (*ServerOptions.options(), *ServingOptions.options()))}
     missing = [o.flag for o in OPTIONS.values() if o.flag not in text and o.name not in elsewhere]
     assert missing == []
     assert "STRATA_THREADS" in text
@@ -57,7 +57,7 @@ def test_help_has_every_setting(strata, command):
 
 def test_serve_help_has_every_setting(strata):
     text = strata("serve", "--help").out
-    settings = [*ServerOptions.options(), *EngineOptions.options()]
+    settings = [o for cls in SETTINGS for o in cls.options()]
     assert [o.flag for o in settings if o.flag not in text] == []
 
 

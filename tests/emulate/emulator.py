@@ -16,7 +16,17 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CACHE = ROOT / "build/emulated"
 INCLUDE = [HERE / "include", ROOT / "src/strata/backends/cuda/kernels", ROOT / "native/include"]
-FLAGS = ["-std=c++20", "-O1", "-g0", "-fPIC", "-w", "-mfma", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv"]
+FLAGS = [
+    "-std=c++20",
+    "-O1",
+    "-g0",
+    "-fPIC",
+    "-w",
+    "-mfma",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fwrapv",
+]
 CHECKS = ["-fsanitize=bounds,alignment,shift-exponent", "-fsanitize-undefined-trap-on-error"]
 KERNEL = re.compile(r'__attribute__\(\(used, visibility\("default"\), noinline\)\)\s*void\s+(\w+)\s*\(')
 

@@ -171,7 +171,9 @@ def test_last_block_and_order(module: Module) -> None:
 
 def test_reads_before_the_wait_are_seen(module: Module) -> None:
     weight, x, y = (Memory(128).put(np.ones(32, np.float32)) for _ in range(3))
-    add = Call(module.kernel("add_one"), (1,), (32,), [(x, _at(x)), (c := ctypes.c_int(32), ctypes.addressof(c))], 0)
+    add = Call(
+        module.kernel("add_one"), (1,), (32,), [(x, _at(x)), (c := ctypes.c_int(32), ctypes.addressof(c))], 0
+    )
     args = [(m, _at(m)) for m in (weight, x, y)]
     good, early = (Call(module.kernel(n), (1,), (32,), args, 0) for n in ("waits", "reads_too_early"))
     never = Call(module.kernel("never_waits"), (1,), (32,), [args[0], args[2]], 0)

@@ -5,7 +5,7 @@ from golden import ALL
 
 from strata.config import EngineOptions
 from strata.engine.load import load_model
-from strata.engine.plan import ScheduledRows, StartedSequence, StepPlan
+from strata.engine.plan import PromptCursor, ScheduledRows, StartedSequence, StepPlan
 from strata.engine.request import SamplingParams
 from strata.memory import Checkpoint
 
@@ -23,18 +23,20 @@ class Text:
         started = StartedSequence(self.sequence, self.tokens, GREEDY)
         whole = count // 64 * 64
         rows = ScheduledRows(1, self.sequence, 0, self.tokens[:whole], whole == count)
-        out = self.runner.run(StepPlan((), rows, (started,)))
+        self.runner.keeper.grow(self.sequence, count)
+        out = self.runner.run(StepPlan(prompt=PromptCursor(rows, 0, 1e9), started=(started,)))
         for p in range(whole, count):
             row = ScheduledRows(1, self.sequence, p, [self.tokens[p]], p == count - 1)
-            out = self.runner.run(StepPlan((row,)))
-        return out.token_ids[1]
+            out = self.runner.run(StepPlan(tails=(row,)))
+        return out.prompt_token_ids[1]
 
     def go_on(self, token, position, count):
         """The next `count` tokens, each fed back."""
         found = []
         for p in range(position, position + count):
             row = ScheduledRows(1, self.sequence, p, [token], True)
-            token = self.runner.run(StepPlan((row,))).token_ids[1]
+            self.runner.keeper.grow(self.sequence, p + 1)
+            token = self.runner.run(StepPlan(tails=(row,))).prompt_token_ids[1]
             found.append(token)
         return found
 
@@ -61,5 +63,5 @@ def test_restore_and_fork(name):
     assert text.go_on(token, 70, 20) == want
     assert text.go_on(wrong, 70, 20) != want
     runner.keeper.restore(2, Checkpoint.from_bytes(data))
-    runner._samples.start(StartedSequence(2, text.tokens[:70], GREEDY))
+    runner.programs.samples.start(StartedSequence(2, text.tokens[:70], GREEDY))
     assert Text(runner, 2, text.tokens).go_on(token, 70, 20) == want

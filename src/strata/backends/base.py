@@ -1,7 +1,7 @@
 """What the engine asks of a backend. A backend owns the memory behind every buffer that is not scratch."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
@@ -13,6 +13,10 @@ from strata.ops.step import Form
 
 FAULT_MEMORY = 8  # of native/cpu/op.h, as the bits that sampling's reference knows too
 FAULT_WAIT, FAULT_READ, FAULT_ENTRY = 16, 32, 64  # of native/include/strata/tiers.h
+
+
+# Scratch memory of programs that never run between each other's parts: a chunk may stand still while steps run.
+Arena = Literal["step", "chunk"]
 
 
 class Replay(Protocol):
@@ -28,11 +32,11 @@ class Backend(Protocol):
     name: str
     forms: tuple[Form, ...]  # of programs that it can lower
 
-    def lower(self, program: Program) -> Replay:
+    def lower(self, program: Program, arena: Arena = "step") -> Replay:
         """Fixes kernels and addresses. Buffers shared between programs keep one place."""
 
-    def reserve(self, arena_bytes: int) -> None:
-        """Makes room for the largest program's scratch; comes before the first `lower`."""
+    def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
+        """Makes room for the scratch of an arena's largest program; comes before the first `lower` into it."""
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host view of an input, state or output buffer."""

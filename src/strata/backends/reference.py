@@ -5,6 +5,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.backends.base import Arena
 from strata.errors import FaultError
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight
 from strata.ops.op import Q8, Arrays
@@ -25,14 +26,14 @@ class ReferenceBackend:
         self._arrays: dict[Buffer, Any] = {}
         self._decoded: dict[Weight, NDArray[np.float32]] = {}
 
-    def reserve(self, arena_bytes: int) -> None:
+    def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
         """Nothing: scratch has arrays of its own."""
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """The buffer's array."""
         return self._place(buffer)  # type: ignore[no-any-return]
 
-    def lower(self, program: Program) -> "ReferenceReplay":
+    def lower(self, program: Program, arena: Arena = "step") -> "ReferenceReplay":
         """Gives every buffer an array of its own; scratch does not share here, so that aliasing bugs differ."""
         return ReferenceReplay(
             self, program, Arrays({b: self._place(b) for b in program.buffers()}, self._decoded)

@@ -25,7 +25,7 @@ from strata.cli.options import (
     check_variables,
     flag,
 )
-from strata.config import SETTINGS, EngineOptions, ServerOptions
+from strata.config import SETTINGS, EngineOptions, ServerOptions, ServingOptions
 from strata.config.file import WITHOUT_EFFECT, read_config
 from strata.errors import UsageError
 
@@ -55,6 +55,13 @@ def serve(
     cpu_share: CpuShare = None,
     lookahead: Lookahead = None,
     ngram_table: NgramTable = None,
+    prompt_share: Annotated[str | None, flag("prompt_share")] = None,
+    max_queue: Annotated[str | None, flag("max_queue")] = None,
+    max_per_key: Annotated[str | None, flag("max_per_key")] = None,
+    conversation_cache_mib: Annotated[str | None, flag("conversation_cache_mib")] = None,
+    prompt_cache_every: Annotated[str | None, flag("prompt_cache_every")] = None,
+    session_dir: Annotated[str | None, flag("session_dir")] = None,
+    session_mib: Annotated[str | None, flag("session_mib")] = None,
 ) -> None:
     """Serve a model over OpenAI's protocol until interrupted."""
     given = {**context.params, "max_num_seqs": parallel}
@@ -63,6 +70,7 @@ def serve(
     check_variables(variables)
     server = ServerOptions.resolve(given, variables, values)
     engine_options = EngineOptions.resolve(given, variables, values)
+    serving = ServingOptions.resolve(given, variables, values)
     if not server.model:
         raise UsageError("no model: give --model FILE, or [model] path in the file named by --config")
     for key in sorted(set(values) & set(WITHOUT_EFFECT)):
@@ -74,7 +82,7 @@ def serve(
 
     listener = bind(server)
     log.logger("strata.cli").info("loading %s", server.model)
-    engine = Engine.load(server.model, engine_options, progress=ReadProgress())
+    engine = Engine.load(server.model, engine_options, serving=serving, progress=ReadProgress())
     address, chosen = listener.getsockname()[:2]
     run(
         engine,

@@ -364,6 +364,51 @@ class SamplingOptions(_Settings):
 
 
 @dataclass(frozen=True)
+class ServingOptions(_Settings):
+    """How requests share an engine, and what is kept of their texts."""
+
+    prompt_share: int = _option(
+        40,
+        "--prompt-share",
+        "Percent of the time that reading prompts may take while answers are generated.",
+        toml="infer.prompt_share",
+        low=1,
+        high=95,
+    )
+    max_queue: int = _option(
+        0, "--max-queue", "Requests that may be open at once; 0: any number.", toml="server.max_queue"
+    )
+    max_per_key: int = _option(
+        0,
+        "--max-per-key",
+        "Requests of one key that may be open at once; 0: any number.",
+        toml="server.max_per_key",
+    )
+    conversation_cache_mib: int = _option(
+        4096,
+        "--conversation-cache-mib",
+        "RAM for conversations beside the KV pool; less where less is left.",
+        toml="sessions.conversation_cache_mib",
+    )
+    prompt_cache_every: int = _option(
+        8192,
+        "--prompt-cache-every",
+        "Tokens of a prompt between two checkpoints of recurrent state.",
+        toml="sessions.prompt_cache_every",
+        low=64,
+    )
+    session_dir: str = _option(
+        "",
+        "--session-dir",
+        "Directory in which conversations outlive the process; empty: none.",
+        toml="sessions.session_dir",
+    )
+    session_mib: int = _option(
+        32768, "--session-mib", "Space that session files may take.", toml="sessions.session_mib"
+    )
+
+
+@dataclass(frozen=True)
 class ServerOptions(_Settings):
     """Where the server listens and what it serves."""
 
@@ -384,7 +429,9 @@ class ServerOptions(_Settings):
     )
 
 
-SETTINGS = (ServerOptions, EngineOptions)  # what a configuration file may set
+SETTINGS = (ServerOptions, EngineOptions, ServingOptions)  # what a configuration file may set
 OPTIONS: dict[str, Option] = {
-    o.name: o for cls in (EngineOptions, SamplingOptions, ServerOptions) for o in cls.options()
+    o.name: o
+    for cls in (EngineOptions, SamplingOptions, ServingOptions, ServerOptions)
+    for o in cls.options()
 }

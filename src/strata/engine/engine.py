@@ -1,21 +1,20 @@
 """The engine: a step is three verbs."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from time import perf_counter
 
-import numpy as np
-from numpy.typing import NDArray
-
-from strata.config import EngineOptions
+from strata.config import EngineOptions, ServingOptions
 from strata.engine.load import LoadedModel, load_model
 from strata.engine.pieces import Cutter
 from strata.engine.plan import StepOutput
-from strata.engine.request import Request, SamplingParams, Status
+from strata.engine.request import Request, SamplingParams, Status, TokenMask
 from strata.engine.sample_inputs import check_sampling
-from strata.engine.scheduler import Scheduler
+from strata.engine.session_store import UPKEEP_PAGES
+from strata.engine.teacher import Pieces, Teacher
+from strata.engine.waiting import QueuePlace
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile
 from strata.memory import Placement
@@ -23,12 +22,16 @@ from strata.memory.counters import read_counters
 from strata.memory.expert_store import Progress
 from strata.models import ModelConfig
 
+_BUSY_UPKEEP = 2  # pages handed to the disk in a step that computes
+_WAIT_FOR_DISK = 0.02  # seconds that an idle step waits for the writer
+
 
 @dataclass
 class GenerationStats:
     """Engine rates of the last `generate`: the first token's time counts as prompt."""
 
     prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, by prefix reuse
     prompt_seconds: float = 0.0
     generated_tokens: int = 0
     generation_seconds: float = 0.0
@@ -39,8 +42,8 @@ class Engine:
 
     def __init__(self, loaded: LoadedModel):
         self._loaded = loaded
-        self._runner = loaded.runner
-        self._scheduler = Scheduler(loaded.runner.limits.max_num_seqs, loaded.cutter)
+        self._runner, self._store = loaded.runner, loaded.around.store
+        self.scheduler = loaded.around.scheduler
         self._ids = count(1)
         self.stats = GenerationStats()
 
@@ -50,11 +53,14 @@ class Engine:
         path: str | Path,
         options: EngineOptions | None = None,
         draft: str | Path | None = None,
+        serving: ServingOptions | None = None,
         progress: Progress | None = None,
     ) -> "Engine":
         """Maps the file, plans memory, reads experts that leave the map (`progress` is told), lowers the programs."""
         draft_path = None if draft is None else Path(draft)
-        return cls(load_model(Path(path), options or EngineOptions(), draft_path, progress=progress))
+        return cls(
+            load_model(Path(path), options or EngineOptions(), draft_path, serving=serving, progress=progress)
+        )
 
     @property
     def model_file(self) -> ModelFile:
@@ -78,8 +84,13 @@ class Engine:
 
     @property
     def num_free_pages(self) -> int:
-        """KV pages that no sequence holds; those of ended requests count from the next step on."""
-        return self._runner.pages.num_free
+        """KV pages that no sequence holds; sessions give theirs up when they are needed."""
+        return self._runner.pages.num_free + self._store.num_idle_pages
+
+    @property
+    def session_ram_bytes(self) -> int:
+        """Bytes of RAM that sessions and preempted sequences take besides the KV pool."""
+        return self._store.ram_bytes
 
     @property
     def placement(self) -> Placement:
@@ -101,15 +112,49 @@ class Engine:
         """Bytes of keys and values that one token of context keeps."""
         return self._loaded.kv_bytes_per_cell
 
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do: requests, or upkeep of what they left."""
+        return self.scheduler.num_unfinished > 0 or self._store.pending
+
     def step(self) -> StepOutput:
-        """Schedule, run, update."""
-        plan = self._scheduler.schedule()
+        """Schedule, run, update; and a little of the sessions' upkeep, more when there is nothing else."""
+        plan = self.scheduler.schedule()
         output = self._runner.run(plan)
-        self._scheduler.update(output)
+        self.scheduler.update(output)
+        if self._store.pending:
+            self._upkeep()
         return output
 
-    def add(self, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Request:
-        """Queues a request; refused at once when it cannot fit."""
+    def _upkeep(self) -> None:
+        if self.scheduler.num_unfinished:
+            self._store.upkeep(_BUSY_UPKEEP)
+        else:
+            self._store.wait_for_disk(_WAIT_FOR_DISK)
+            self._store.upkeep(UPKEEP_PAGES)
+
+    def close(self) -> None:
+        """Ends all requests and writes what sessions have to write; the engine cannot step afterwards."""
+        for request in self.scheduler.open_requests:
+            self.abort(request)
+        self._store.close()
+
+    def queue_place(self, request: Request) -> QueuePlace | None:
+        """Where a waiting request stands; None when it waits no more."""
+        return self.scheduler.place(request)
+
+    def add(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        client: str = "",
+        mask: TokenMask | None = None,
+        cache_points: Sequence[int] = (),
+        images: Sequence[tuple[int, bytes]] = (),
+    ) -> Request:
+        """Queues a request; refused at once when it cannot fit (ContextLengthError) or a limit on open requests is met
+        (BusyError). The other arguments: see Request."""
         self._check(prompt_token_ids)
         check_sampling(sampling, self.model_config.vocab_size)
         room = self.max_model_len - len(prompt_token_ids)
@@ -119,13 +164,15 @@ class Engine:
                 f"{self.max_model_len - 1} and one new token"
             )
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-        request = Request(next(self._ids), prompt_token_ids, sampling)
-        self._scheduler.add(request)
+        request = Request(
+            next(self._ids), prompt_token_ids, sampling, client, mask, tuple(cache_points), tuple(images)
+        )
+        self.scheduler.add(request)
         return request
 
     def abort(self, request: Request) -> None:
         """Ends a request; its pages are free for the next step."""
-        self._scheduler.abort(request)
+        self.scheduler.abort(request)
 
     def generate(
         self,
@@ -146,6 +193,7 @@ class Engine:
                 if fresh and first is None:
                     first = now
                     self.stats.prompt_seconds = first - started
+                    self.stats.cached_tokens = request.num_cached_tokens
                 elif first is not None:
                     self.stats.generated_tokens += len(fresh)
                     self.stats.generation_seconds = now - first
@@ -154,29 +202,29 @@ class Engine:
         finally:
             if request.status is not Status.FINISHED:
                 self.abort(request)
+        if request.error is not None:
+            raise request.error
 
-    def logits(self, token_ids: Sequence[int], prefill: int | None = None) -> Iterator[NDArray[np.float32]]:
+    def logits(self, token_ids: Sequence[int], prefill: int | None = None) -> Pieces:
         """Teacher-forced logits: float32 [n, vocab_size] pieces in order; `prefill` at most the option's."""
-        self._check(token_ids)
-        if len(token_ids) > self.max_model_len:
-            raise ContextLengthError(f"{len(token_ids)} tokens; the context holds {self.max_model_len}")
-        if self._scheduler.num_unfinished:
-            raise UsageError("logits need an idle engine")
-        return self._runner.logits(token_ids, self._cutter(prefill))
+        return self._teacher(token_ids, "logits").logits(token_ids, self._cutter(prefill))
 
-    def draft_logits(
-        self, token_ids: Sequence[int], prefill: int | None = None
-    ) -> Iterator[NDArray[np.float32]]:
+    def draft_logits(self, token_ids: Sequence[int], prefill: int | None = None) -> Pieces:
         """Logits of the draft layer, [n, vocab_size] pieces of [tokens - 1, vocab_size]: row i from position i's rows
         of the trunk and token i + 1."""
+        teacher = self._teacher(token_ids, "draft logits")
+        if self._runner.programs.drafter is None:
+            raise UsageError("the engine was loaded without a draft layer")
+        return teacher.draft_logits(token_ids, self._cutter(prefill))
+
+    def _teacher(self, token_ids: Sequence[int], what: str) -> Teacher:
         self._check(token_ids)
         if len(token_ids) > self.max_model_len:
             raise ContextLengthError(f"{len(token_ids)} tokens; the context holds {self.max_model_len}")
-        if self._runner.drafter is None:
-            raise UsageError("the engine was loaded without a draft layer")
-        if self._scheduler.num_unfinished:
-            raise UsageError("draft logits need an idle engine")
-        return self._runner.draft_logits(token_ids, self._cutter(prefill))
+        if self.scheduler.num_unfinished:
+            raise UsageError(f"{what} need an idle engine")
+        self._store.make_room(self._runner.pages.missing(0, len(token_ids)))
+        return Teacher(self._runner)
 
     def _cutter(self, prefill: int | None) -> Cutter:
         loaded = self._loaded.cutter.prefill

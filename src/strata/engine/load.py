@@ -5,20 +5,23 @@ from pathlib import Path
 
 from strata import hw, log
 from strata.backends import Backend
-from strata.config import EngineOptions
+from strata.config import EngineOptions, ServingOptions
+from strata.engine.assemble import Around, assemble
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, make_plan, open_with_draft
+from strata.engine.programs import Limits
 from strata.engine.residency import ResidencyPolicy, start_policy
 from strata.engine.routes import RouteTracer
-from strata.engine.runner import Limits, Runner
-from strata.engine.tiering import backend_kind, make_backend, open_experts, open_tiers, spare_slots
+from strata.engine.runner import Runner
+from strata.engine.tiering import backend_kind, make_backend, open_experts, open_tiers
 from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import Placement, StatePool
 from strata.memory.expert_store import ExpertStore, Progress
+from strata.memory.plan_sizes import Choice
 from strata.memory.resident import Residency
 from strata.models import Model
-from strata.ops import MAX_STEP_ROWS, PAGE_CELLS
+from strata.ops import MAX_STEP_ROWS, MAX_TAPS, PAGE_CELLS
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class LoadedModel:
     model: Model
     runner: Runner
     cutter: Cutter
+    around: Around
     placement: Placement
     weight_bytes_per_token: int
     kv_bytes_per_cell: int
@@ -41,6 +45,7 @@ def load_model(
     options: EngineOptions,
     draft: Path | None = None,
     backend: Backend | None = None,
+    serving: ServingOptions | None = None,
     progress: Progress | None = None,
 ) -> LoadedModel:
     """Opens, checks, plans and lowers; `draft`: the file of the draft layer, the model's own or another; `backend`: in
@@ -60,16 +65,24 @@ def load_model(
     if backend is None:
         tiers = open_tiers(model, files, experts, options, max(limits.chunk_rows, MAX_STEP_ROWS))
         backend = make_backend(options, tiers, placement)
-    pages = limits.max_num_seqs * -(-limits.max_model_len // PAGE_CELLS)
-    slots = limits.max_num_seqs + spare_slots(experts)
-    resident = _resident(placement, options, backend)
-    state = StatePool.create(model.state_shape(), pages, slots, choice.kv, resident)
+    state = _state(model, choice, _resident(placement, options, backend))
     tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None
     runner = Runner(model, backend, state, limits, tracer)
     check_after_load(placement, _machine(options, backend))
     policy = start_policy(backend, file, placement, options.link_limit_gbps * 1e9)
+    around = assemble(file, runner, cutter, serving or ServingOptions())
     weights, cell = runner.weight_bytes_per_token, state.cell_bytes
-    return LoadedModel(file, model, runner, cutter, placement, weights, cell, experts, policy)
+    return LoadedModel(file, model, runner, cutter, around, placement, weights, cell, experts, policy)
+
+
+def _state(model: Model, choice: Choice, resident: Residency | None) -> StatePool:
+    """Pools for the plan's sequences. Slots after theirs receive what taps write; memory of a slot is taken when it is
+    first used."""
+    shape = model.state_shape()
+    pages = choice.sequences * -(-choice.context // PAGE_CELLS)
+    recurrent = bool(StatePool.create(shape, 1, 1, choice.kv).recurrent())
+    slots = choice.sequences + (MAX_TAPS if recurrent else 0)
+    return StatePool.create(shape, pages, slots, choice.kv, resident)
 
 
 def _tell(placement: Placement, backend: Backend | None) -> None:

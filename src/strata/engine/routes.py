@@ -17,30 +17,34 @@ from strata.ops.router import Router
 
 
 class RouteTracer:
-    """Keeps the choices of every router of a program in buffers that all programs share."""
+    """Keeps the choices of every router of a program in buffers that all programs of a form share: a chunk may stand
+    between two layers while steps run."""
 
     def __init__(self, path: Path, placement: Placement):
         self._path, self._sizes = path, placement.model
-        self._buffers: list[Buffer] = []
+        self._buffers: dict[Form, list[Buffer]] = {"step": [], "chunk": []}
         self._writer: RouteWriter | None = None
 
     def builder(self, steps: StepBuffers, rows: int, form: Form) -> Builder:
         """A builder whose programs also copy what routers choose."""
-        return _TracingBuilder(self._buffers, steps, rows, form)
+        return _TracingBuilder(self._buffers[form], steps, rows, form)
 
     def bind(self, backend: Backend) -> None:
         """Opens the file; comes after the programs are made."""
-        if not self._buffers:
+        routers = self._buffers["step"]
+        if not routers:
             raise UsageError(f"--trace-routes {self._path}: the model has no routed experts")
-        self._arrays: list[NDArray[Any]] = [backend.array(b) for b in self._buffers]
-        sizes = self._sizes.expert_bytes[: len(self._buffers)]
-        header = RouteHeader(self._sizes.num_experts, self._buffers[0].shape[1], sizes)
+        self._arrays: dict[Form, list[NDArray[Any]]] = {
+            form: [backend.array(b) for b in buffers] for form, buffers in self._buffers.items()
+        }
+        sizes = self._sizes.expert_bytes[: len(routers)]
+        header = RouteHeader(self._sizes.num_experts, routers[0].shape[1], sizes)
         self._writer = RouteWriter(self._path, header)
 
     def take(self, rows: int, form: Form) -> None:
         """Writes the choices of the step's first `rows` rows."""
         assert self._writer is not None
-        chosen = np.stack([np.asarray(a[:rows]) for a in self._arrays], axis=1)
+        chosen = np.stack([np.asarray(a[:rows]) for a in self._arrays[form]], axis=1)
         self._writer.write(chosen, chunk=form == "chunk")
 
 
@@ -54,6 +58,6 @@ class _TracingBuilder(Builder):
         if isinstance(op, Router):
             if self._routers == len(self._buffers):
                 shape = (self.steps.tokens.shape[0], op.topk_ids.shape[1])
-                self._buffers.append(Buffer(f"routes.{self._routers}", shape, "i32", "output"))
+                self._buffers.append(Buffer(f"routes.{self.form}.{self._routers}", shape, "i32", "output"))
             super().emit(CopyColumns(op.topk_ids, self._buffers[self._routers], 0, 0, op.topk_ids.shape[1]))
             self._routers += 1

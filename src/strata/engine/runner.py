@@ -1,55 +1,29 @@
-"""The runner: programs of every form and row bucket, their step inputs, KV pages; turns a plan into sampled tokens."""
+"""The runner: writes a step's inputs, replays its programs, and says what was sampled. Everything is fixed at load."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends import Backend, Replay
-from strata.engine.drafter import Drafter
 from strata.engine.keeper import Keeper
-from strata.engine.pieces import Cutter
-from strata.engine.plan import ScheduledRows, StepOutput, StepPlan
+from strata.engine.plan import Ints, PromptCursor, ScheduledRows, StepOutput, StepPlan
+from strata.engine.programs import Inputs, Limits, Programs
 from strata.engine.routes import RouteTracer
-from strata.engine.sample_inputs import SampleInputs
+from strata.engine.sample_inputs import log_probabilities
+from strata.errors import FaultError
 from strata.memory import PageTable, StatePool
-from strata.models import DraftModel, Model
-from strata.ops import (
-    MAX_STEP_ROWS,
-    PAGE_CELLS,
-    Buffer,
-    Builder,
-    Form,
-    Program,
-    ResultsRing,
-    StepBuffers,
-    publish,
-    sample,
-)
+from strata.models import Model
+from strata.ops import Form
 
-STEP_BUCKETS = (1, 2, 4, 8, 16, MAX_STEP_ROWS)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the runner is built for."""
-
-    max_model_len: int
-    max_num_seqs: int
-    chunk_rows: int  # rows of a prompt chunk, a multiple of 64; 0: no chunk form
-    step_buckets: tuple[int, ...] = STEP_BUCKETS
-
-
-@dataclass(frozen=True)
-class _Bucket:
-    program: Program
-    replay: Replay
+# Is told (sequences, positions, logits [n, vocab_size]) of every row that is sampled.
+Watch = Callable[[Ints, Ints, NDArray[Any]], None]
 
 
 class Runner:
-    """Everything is fixed at load: shapes, memory, kernels. A step writes inputs and replays two programs."""
+    """A step writes inputs and replays two programs; a chunk runs in parts, with steps between them."""
 
     def __init__(
         self,
@@ -59,177 +33,227 @@ class Runner:
         limits: Limits,
         tracer: RouteTracer | None = None,
     ):
-        self.limits, self.backend, self.model, self._tracer = limits, backend, model, tracer
+        self.limits, self.backend, self.model, self.state = limits, backend, model, state
         self.pages = PageTable(state.num_pages)
-        max_rows = max(limits.chunk_rows, MAX_STEP_ROWS)
-        self._steps = StepBuffers.create(max_rows, limits.max_num_seqs, limits.max_model_len, MAX_STEP_ROWS)
-        vocab, live = model.config.vocab_size, self._steps.num_logit_rows
-        self._logits = Buffer("logits", (MAX_STEP_ROWS, vocab), role="output", live=live)
-        self._samples = SampleInputs(self._steps, limits.max_num_seqs, vocab)
-        self._ring = ResultsRing.create(MAX_STEP_ROWS)
-        self._step = 0
-        spare = state.num_slots - 1 if state.num_slots > limits.max_num_seqs else None
-        self.keeper = Keeper(backend, self._steps, state, self.pages, spare)
-        drafted = getattr(model, "draft", None) is not None
-        self.drafter = Drafter(cast(DraftModel, model), self._steps) if drafted else None
-        self._lower(state)
-        self._inputs = {b: backend.array(b) for b in (*self._steps.all(), self._logits)}
-        self._samples.bind(backend)
+        self._buffers = Inputs.create(limits)
+        self.programs = Programs(model, backend, state, limits, self._buffers, tracer)
+        self.keeper = Keeper(backend, self._buffers.settling, state, self.pages)
+        self.programs.lower(backend, self.keeper)
+        self._tracer = tracer
         if tracer is not None:
             tracer.bind(backend)
-        self._step_number, self._results = backend.array(self._ring.step), backend.array(self._ring.ring)
-
-    def _lower(self, state: StatePool) -> None:
-        table = self.model.config.rope.table(self.limits.max_model_len)
-        shapes: list[tuple[Form, int]] = [("step", size) for size in self.limits.step_buckets]
-        if self.limits.chunk_rows:
-            shapes.append(("chunk", self.limits.chunk_rows))
-        programs = [self._forward_program(form, size, state, table) for form, size in shapes]
-        sampler, settling = self._sample_program(), self.keeper.program()
-        draft = [] if self.drafter is None else [self.drafter.program(state, table, self._logits)]
-        self.backend.reserve(max(p.arena_bytes for p in (*programs, sampler, settling, *draft)))
-        self.keeper.bind(settling)
-        if self.drafter is not None:
-            self.drafter.bind(self.backend, draft[0])
-        self._sampler = self.backend.lower(sampler)
-        self._buckets: dict[Form, list[_Bucket]] = {"step": [], "chunk": []}
-        for (form, _), program in zip(shapes, programs, strict=True):
-            self._buckets[form].append(_Bucket(program, self.backend.lower(program)))
-
-    def _forward_program(self, form: Form, size: int, state: StatePool, table: Buffer) -> Program:
-        b = (self._tracer.builder if self._tracer else Builder)(self._steps, size, form)
-        if self.drafter is None:
-            self.model.forward(b, state, table, self._logits)
-        else:
-            model = cast(DraftModel, self.model)
-            model.forward(b, state, table, self._logits, self.drafter.buffers.hidden)
-        return b.finish()
-
-    def _sample_program(self) -> Program:
-        b = Builder(self._steps, MAX_STEP_ROWS)
-        sample(b, self._logits, self._samples.buffers)
-        publish(b, self._ring, self._samples.buffers.out_ids, self._samples.buffers.out_logprob)
-        return b.finish()
+        self._at = {b: backend.array(b) for b in self._buffers.all()}
+        self._logits = backend.array(self.programs.logits)
+        self._samples = self.programs.samples
+        self._samples.bind(backend)
+        ring = self.programs.ring
+        self._step_number, self._results = backend.array(ring.step), backend.array(ring.ring)
+        self._recurrent = bool(state.recurrent())
+        self._step = 0
+        self._written: Ints | None = None  # decoding sequences that the step inputs name
+        self.watch: Watch | None = None
 
     def run(self, plan: StepPlan) -> StepOutput:
-        """Computes the plan's rows, then its chunk, and samples where it asks for it."""
-        for sequence in plan.ended:
-            self.pages.free(sequence)
+        """The cursor's parts while its budget lasts, then the plan's rows; samples where it asks for it."""
         for started in plan.started:
             self._samples.start(started)
-        tokens: dict[int, int] = {}
-        if plan.rows:
-            tokens |= self._compute("step", plan.rows)
-        if plan.chunk is not None:
-            tokens |= self._compute("chunk", (plan.chunk,))
-        return StepOutput(plan, tokens)
+        output = StepOutput(plan)
+        begin = perf_counter()
+        if plan.prompt is not None:
+            self._read(plan.prompt, output)
+        middle = perf_counter()
+        if plan.tails:
+            self._compute(plan, output)
+        elif len(plan.decode.sequences):
+            self._decode(plan, output)
+        output.prompt_ms, output.decode_ms = (middle - begin) * 1e3, (perf_counter() - middle) * 1e3
+        return output
 
-    def _compute(self, form: Form, rows: Sequence[ScheduledRows]) -> dict[int, int]:
-        bucket = self._write(form, rows)
-        ends = np.cumsum([len(r.token_ids) for r in rows]) - 1
-        self._want([int(end) for end, r in zip(ends, rows, strict=True) if r.sampled])
-        sampled = [r for r in rows if r.sampled]
-        with self.keeper.undone_on_fault(form, [r.sequence for r in rows]):
-            bucket.replay.run()
-            tokens = self._sample(sampled)
-        self._commit(form, rows)
-        return dict(zip((r.request_id for r in sampled), tokens, strict=True))
+    def _read(self, cursor: PromptCursor, output: StepOutput) -> None:
+        rows, chunk = cursor.rows, self.programs.of("chunk", len(cursor.rows.token_ids))
+        if cursor.part == 0:
+            self.write("chunk", rows)
+            self._write_taps(cursor.taps)
+        part, deadline = cursor.part, perf_counter() + cursor.budget_ms * 1e-3
+        try:
+            while part < chunk.head and (part == cursor.part or perf_counter() < deadline):
+                chunk.run_part(part)
+                part += 1
+            output.prompt_part = part % chunk.head
+            if part == chunk.head:
+                self.commit({rows.sequence: 0})
+                self.trace(len(rows.token_ids), "chunk")
+                if rows.sampled:
+                    self._head(chunk.head, rows, output)
+        except FaultError as fault:
+            output.faults[rows.sequence], output.prompt_part = fault, 0
 
-    def _sample(self, rows: list[ScheduledRows]) -> list[int]:
-        if not rows:
-            return []
-        self._samples.write(rows)
+    def _head(self, part: int, rows: ScheduledRows, output: StepOutput) -> None:
+        """Logits and the token after a prompt that ends with a chunk."""
+        self.want(np.array([len(rows.token_ids) - 1]))
+        self.programs.of("chunk", len(rows.token_ids)).run_part(part)
+        sequences, positions = np.array([[rows.sequence], [rows.end - 1]], np.int32)
+        self._prepare(sequences, positions)
+        output.prompt_token_ids[rows.request_id] = int(self._sample(sequences, positions, output)[0])
+
+    def _decode(self, plan: StepPlan, output: StepOutput) -> None:
+        """Rows that all decode. Sampling is prepared first: Python between the two replays finds its caches cold."""
+        decode = plan.decode
+        self._prepare(decode.sequences, decode.positions)
+        try:
+            self._write_rows(plan).run()
+        except FaultError as fault:
+            self._alone(plan, fault, output)
+            return
+        output.token_ids = self._sample(decode.sequences, decode.positions, output)
+        self._commit_one(decode.sequences)
+        self.trace(len(decode.sequences), "step")
+
+    def _commit_one(self, sequences: Ints) -> None:
+        """One row of each became state, where there is any."""
+        if self._recurrent:
+            self._at[self._buffers.step.commits][sequences] = 1
+
+    def _compute(self, plan: StepPlan, output: StepOutput) -> None:
+        """Decoding rows and prompt tails. Where one is at fault, each sequence is computed again by itself."""
+        try:
+            self._write_rows(plan).run()
+        except FaultError as fault:
+            self._alone(plan, fault, output)
+            return
+        decode, sampled = plan.decode, [t for t in plan.tails if t.sampled]
+        self._commit_one(decode.sequences)
+        self.commit({t.sequence: len(t.token_ids) for t in plan.tails})
+        self.trace(len(decode.sequences) + sum(len(t.token_ids) for t in plan.tails), "step")
+        sequences = np.append(decode.sequences, np.array([t.sequence for t in sampled], np.int32))
+        positions = np.append(decode.positions, np.array([t.end - 1 for t in sampled], np.int32))
+        if not len(sequences):
+            return
+        self._prepare(sequences, positions)
+        tokens = self._sample(sequences, positions, output)
+        output.token_ids = np.append(output.token_ids, tokens[: len(decode)])
+        for tail, token in zip(sampled, tokens[len(decode) :].tolist(), strict=True):
+            output.prompt_token_ids[tail.request_id] = token
+
+    def _write_rows(self, plan: StepPlan) -> Replay:
+        """Step inputs of the plan's rows; the replay that computes them."""
+        s, at, decode = self._buffers.step, self._at, plan.decode
+        count = len(decode.sequences)
+        at[s.tokens][:count] = decode.token_ids
+        at[s.positions][:count] = decode.positions
+        if plan.tails or decode.sequences is not self._written:
+            count = self._write_sequences(plan)
+        at[s.rope_positions][:count] = at[s.positions][:count, None]
+        return self.programs.step_of[count].replay
+
+    def _write_sequences(self, plan: StepPlan) -> int:
+        """Writes what stays as it is while the same sequences decode, and prompt tails; returns the rows."""
+        s, at, decode = self._buffers.step, self._at, plan.decode
+        count = wanted = len(decode)
+        at[s.sequences][:count] = decode.sequences
+        at[s.logit_rows][:count] = np.arange(count)
+        for tail in plan.tails:
+            count = self._place("step", tail, count)
+            if tail.sampled:
+                at[s.logit_rows][wanted] = count - 1
+                wanted += 1
+        at[s.num_rows][0], at[s.num_logit_rows][0] = count, wanted
+        self._written = None if plan.tails else decode.sequences
+        return count
+
+    def _alone(self, plan: StepPlan, fault: FaultError, output: StepOutput) -> None:
+        """Each sequence of a faulty step in a step of its own, so that only those at fault end. What was committed
+        before the step became state in it."""
+        decode, tails = plan.decode, plan.tails
+        self.commit(dict.fromkeys([*decode.sequences.tolist(), *(t.sequence for t in tails)], 0))
+        parts = [StepPlan(decode.only(i)) for i in range(len(decode))] + [StepPlan(tails=(t,)) for t in tails]
+        if len(parts) > 1:
+            for part in parts:
+                self._compute(part, output)
+            return
+        for sequence in decode.sequences.tolist():
+            output.faults[sequence] = fault
+            output.token_ids = np.append(output.token_ids, np.int32(0))  # so that the order is kept
+        for tail in tails:
+            output.faults[tail.sequence] = fault
+
+    def _prepare(self, sequences: Ints, positions: Ints) -> None:
+        """What sampling needs besides logits and masks."""
+        self._samples.write(sequences, positions)
         self._step += 1
         self._step_number[0] = self._step
-        self._sampler.run()
-        tokens, _ = self._ring.read(self._results, self._step)
-        self._samples.commit(rows, tokens)
+
+    def _sample(self, sequences: Ints, positions: Ints, output: StepOutput) -> Ints:
+        """Tokens of the wanted rows; those of rows at fault are replaced by 0, and their faults told."""
+        if self._samples.masked:
+            output.faults.update(self._samples.fill_masks(sequences))
+        try:
+            self.programs.sampler.run()
+            tokens = self.programs.ring.ids(self._results, self._step)
+        except FaultError as fault:
+            tokens = self._without_faults(sequences, fault, output)
+        self._samples.commit(sequences, tokens)
+        if self.watch is not None:
+            self.watch(sequences, positions, self._logits[: len(sequences)])
+        if self._samples.num_top:
+            self._log(sequences, tokens, output)
         return tokens
 
-    def logits(self, token_ids: Sequence[int], cutter: Cutter) -> Iterator[NDArray[np.float32]]:
-        """Teacher-forced logits of a fresh sequence, float32 [n, vocab_size] pieces in order of tokens."""
-        position = 0
-        try:
-            while position < len(token_ids):
-                piece = cutter.cut(position, len(token_ids) - position)
-                tokens = list(token_ids[position : position + piece.count])
-                yield from self.read(piece.form, position, tokens, range(len(tokens)))
-                position += len(tokens)
-        finally:
-            self.pages.free(0)
+    def _without_faults(self, sequences: Ints, fault: FaultError, output: StepOutput) -> Ints:
+        tokens = self.programs.ring.ids(self._results, self._step)
+        at_fault = tokens < 0
+        if not at_fault.any():
+            raise fault
+        output.faults.update(dict.fromkeys(sequences[at_fault].tolist(), fault))
+        return np.maximum(tokens, 0)
 
-    def read(
-        self, form: Form, position: int, token_ids: list[int], wanted: range
-    ) -> Iterator[NDArray[np.float32]]:
-        """Computes and commits tokens of sequence 0; float32 [n, vocab_size] pieces of its `wanted` rows."""
-        rows = [ScheduledRows(-1, 0, position, token_ids, sampled=False)]
-        bucket = self._write(form, rows)
-        head = bucket.program.marks["head"]
-        with self.keeper.undone_on_fault(form, [0]):
-            bucket.replay.run(0, head)
-        self._commit(form, rows)
-        for first in range(0, len(wanted), MAX_STEP_ROWS):
-            part = wanted[first : first + MAX_STEP_ROWS]
-            self._want(part)
-            bucket.replay.run(head)
-            yield self._inputs[self._logits][: len(part)].copy()
+    def _log(self, sequences: Ints, tokens: Ints, output: StepOutput) -> None:
+        for row, (sequence, token) in enumerate(zip(sequences.tolist(), tokens.tolist(), strict=True)):
+            count = self._samples.num_top.get(sequence)
+            if count is not None:
+                output.logprobs[sequence] = log_probabilities(self._logits[row], token, count)
 
-    def draft_logits(self, token_ids: Sequence[int], cutter: Cutter) -> Iterator[NDArray[np.float32]]:
-        """Teacher-forced logits of the draft layer: row i from position i's rows and token i + 1."""
-        assert self.drafter is not None, "the model has no draft layer"
-        position, last = 0, len(token_ids) - 1
-        try:
-            while position < last:
-                piece = cutter.cut(position, last - position)
-                end = position + piece.count
-                rows = [ScheduledRows(-1, 0, position, list(token_ids[position:end]), sampled=False)]
-                bucket = self._write(piece.form, rows)
-                bucket.replay.run(0, bucket.program.marks["head"])
-                self._commit(piece.form, rows)
-                hidden = self.drafter.trunk_rows(range(piece.count))
-                for first in range(0, piece.count, MAX_STEP_ROWS):
-                    part = hidden[first : first + MAX_STEP_ROWS]
-                    following = list(token_ids[position + first + 1 : position + first + 1 + len(part)])
-                    self._write("step", [ScheduledRows(-1, 0, position + first, following, sampled=False)])
-                    self._want(range(len(part)))
-                    self.drafter.run(part)
-                    yield self._inputs[self._logits][: len(part)].copy()
-                position = end
-        finally:
-            self.pages.free(0)
-
-    def _write(self, form: Form, rows: Sequence[ScheduledRows]) -> _Bucket:
-        """Fills the step inputs; returns the smallest bucket that holds the rows."""
-        s, at = self._steps, self._inputs
-        count = 0
-        for scheduled in rows:
-            self._map_pages(scheduled.sequence, scheduled.end)
-            part = slice(count, count + len(scheduled.token_ids))
-            at[s.tokens][part] = scheduled.token_ids
-            at[s.positions][part] = np.arange(scheduled.position, scheduled.end)
-            at[s.rope_positions][part] = at[s.positions][part, None]
-            at[s.sequences][part] = scheduled.sequence
-            count = part.stop
+    def write(self, form: Form, rows: ScheduledRows) -> None:
+        """Step inputs of one sequence's rows, whose pages it holds."""
+        s, at = self._buffers.of(form), self._at
+        self._written, count = None, self._place(form, rows, 0)
+        at[s.rope_positions][:count] = at[s.positions][:count, None]
         at[s.num_rows][0] = count
-        return next(b for b in self._buckets[form] if b.program.bucket >= count)
 
-    def _commit(self, form: Form, rows: Sequence[ScheduledRows]) -> None:
-        """Every computed row becomes state; the chunk form has stored its rows already."""
-        self.keeper.commit({r.sequence: len(r.token_ids) if form == "step" else 0 for r in rows})
+    def _place(self, form: Form, rows: ScheduledRows, begin: int) -> int:
+        s, at = self._buffers.of(form), self._at
+        end = begin + len(rows.token_ids)
+        at[s.tokens][begin:end] = rows.token_ids
+        at[s.positions][begin:end] = np.arange(rows.position, rows.end)
+        at[s.sequences][begin:end] = rows.sequence
+        return end
+
+    def _write_taps(self, taps: tuple[tuple[int, int], ...]) -> None:
+        s, at = self._buffers.chunk, self._at
+        at[s.tap_positions][:] = 0
+        for i, (position, slot) in enumerate(taps):
+            at[s.tap_positions][i], at[s.tap_slots][i] = position, slot
+
+    def want(self, rows: NDArray[Any]) -> None:
+        """Rows whose logits the head makes."""
+        s, self._written = self._buffers.step, None
+        self._at[s.num_logit_rows][0] = len(rows)
+        self._at[s.logit_rows][: len(rows)] = rows
+
+    def trace(self, rows: int, form: Form) -> None:
+        """Writes down what the routers chose for the rows just computed."""
         if self._tracer is not None:
-            self._tracer.take(sum(len(r.token_ids) for r in rows), form)
+            self._tracer.take(rows, form)
 
-    def _map_pages(self, sequence: int, cells: int) -> None:
-        held = len(self.pages.pages(sequence)) * PAGE_CELLS
-        if cells > held:
-            pages = self.pages.grow(sequence, cells)
-            self._inputs[self._steps.page_table][sequence, : len(pages)] = pages
+    def commit(self, counts: dict[int, int]) -> None:
+        """Of the last step's rows of each sequence, how many became state."""
+        self.keeper.commit(counts)
 
-    def _want(self, rows: Sequence[int]) -> None:
-        self._inputs[self._steps.num_logit_rows][0] = len(rows)
-        self._inputs[self._steps.logit_rows][: len(rows)] = rows
+    def logits(self, count: int) -> NDArray[Any]:
+        """A copy of the logits of the wanted rows, float32 [count, vocab_size]."""
+        return np.array(self._logits[:count])
 
     @property
     def weight_bytes_per_token(self) -> int:
         """Weight bytes one decode row reads: every weight once, but of tables only what it uses."""
-        return sum(op.row_weight_bytes() for op in self._buckets["step"][0].program.ops)
+        return sum(op.row_weight_bytes() for op in self.programs.of("step", 1).program.ops)

@@ -1,18 +1,18 @@
-"""Fills the sample program's inputs: one parameter record a sequence, its penalty counts and logit biases."""
+"""Fills the sample program's inputs: one parameter record a sequence, penalty counts, logit biases, token masks."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends import Backend
-from strata.engine.plan import ScheduledRows, StartedSequence
-from strata.engine.request import SamplingParams
-from strata.errors import UsageError
-from strata.ops import SampleBuffers, StepBuffers, count_prompt, pack_bias, sample_params
+from strata.engine.plan import Ints, Logprobs, StartedSequence
+from strata.engine.request import SamplingParams, TokenMask
+from strata.errors import FaultError, StrataError, UsageError
+from strata.ops import SampleBuffers, StepBuffers, count_output, count_prompt, pack_bias, sample_params
 
 MAX_BIASES = 1024  # a sequence
+MAX_TOP_LOGPROBS = 128
 
 
 class SampleInputs:
@@ -25,45 +25,98 @@ class SampleInputs:
             steps.logit_rows.shape[0],
             vocab,
             slots=max_num_seqs,
-            masks=1,
+            masks=max_num_seqs,
             biases=max_num_seqs * MAX_BIASES,
         )
-        self._records: list[NDArray[Any]] = [sample_params() for _ in range(max_num_seqs)]
+        self._records = np.zeros((max_num_seqs, self.buffers.params.shape[1]), np.uint8)
+        self._written: Ints | None = None  # sequences whose records stand in `params`
+        self._counted: set[int] = set()
+        self._mask_of: dict[int, TokenMask] = {}
+        self.num_top: dict[
+            int, int
+        ] = {}  # of sequences whose log-probabilities are kept: likeliest tokens wanted
 
     def bind(self, backend: Backend) -> None:
         """Takes the arrays behind the buffers."""
         b = self.buffers
         self._positions, self._params = backend.array(b.positions), backend.array(b.params)
-        self._counts = backend.array(b.counts)
+        self._counts, self._masks = backend.array(b.counts), backend.array(b.masks)
         self._bias_ids, self._bias_values = backend.array(b.bias_ids), backend.array(b.bias_values)
 
     def start(self, started: StartedSequence) -> None:
-        """Sets a sequence up: its record, biases, and counts when a penalty needs them."""
-        sequence, sampling = started.sequence, started.sampling
+        """Sets a sequence up: its record, biases, mask, and counts when a penalty needs them."""
+        sequence, sampling, self._written = started.sequence, started.sampling, None
         ids, values = pack_bias(sampling.logit_bias, self._vocab)
         begin = sequence * MAX_BIASES
         self._bias_ids[begin : begin + len(ids)] = ids
         self._bias_values[begin : begin + len(ids)] = values
-        counted = has_penalty(sampling)
-        if counted:
-            counts = np.zeros(self._vocab, np.int32)
-            count_prompt(counts, started.prompt_token_ids)
-            self._counts[sequence] = counts
-        self._records[sequence] = _record(
-            sampling, count_slot=sequence if counted else -1, bias_begin=begin, bias_count=len(ids)
-        )
+        places = {"bias_begin": begin, "bias_count": len(ids)}
+        self._counted.discard(sequence)
+        if has_penalty(sampling):
+            self._start_counts(started)
+            places["count_slot"] = sequence
+        self._mask_of.pop(sequence, None)
+        if started.mask is not None:
+            self._mask_of[sequence] = started.mask
+            places["mask_id"] = sequence
+        self.num_top.pop(sequence, None)
+        if sampling.logprobs is not None:
+            self.num_top[sequence] = sampling.logprobs
+        self._records[sequence] = np.frombuffer(_record(sampling, **places).tobytes(), np.uint8)
 
-    def write(self, rows: Sequence[ScheduledRows]) -> None:
-        """Records and positions of the step's sampled rows, in order."""
-        for i, scheduled in enumerate(rows):
-            self._params[i] = np.frombuffer(self._records[scheduled.sequence].tobytes(), np.uint8)
-            self._positions[i] = scheduled.end - 1
+    def _start_counts(self, started: StartedSequence) -> None:
+        counts = np.zeros(self._vocab, np.int32)
+        count_prompt(counts, started.prompt_token_ids)
+        count_output(counts, started.output_token_ids)
+        self._counts[started.sequence] = counts
+        self._counted.add(started.sequence)
 
-    def commit(self, rows: Sequence[ScheduledRows], token_ids: Sequence[int]) -> None:
+    def write(self, sequences: Ints, positions: Ints) -> None:
+        """Records and positions of the step's sampled rows."""
+        n = len(sequences)
+        if sequences is not self._written:
+            self._params[:n] = self._records[sequences]
+            self._written = sequences
+        self._positions[:n] = positions
+
+    @property
+    def masked(self) -> bool:
+        """Whether a sequence has a mask."""
+        return bool(self._mask_of)
+
+    def fill_masks(self, sequences: Ints) -> dict[int, StrataError]:
+        """Masks of the step's sampled rows; returns those that failed."""
+        failed: dict[int, StrataError] = {}
+        for sequence in sequences.tolist():
+            mask = self._mask_of.get(sequence)
+            if mask is None:
+                continue
+            row = self._masks[sequence]
+            try:
+                mask.fill(row)
+                if not row.any():
+                    raise FaultError("the constraint on the answer leaves no token")
+            except StrataError as error:
+                failed[sequence] = error
+                row[:] = -1
+        return failed
+
+    def commit(self, sequences: Ints, token_ids: Ints) -> None:
         """Counts the tokens that became output."""
-        for scheduled, token in zip(rows, token_ids, strict=True):
-            if self._records[scheduled.sequence]["count_slot"] >= 0:
-                self._counts[scheduled.sequence, token] += 2
+        if self._counted:
+            for sequence, token in zip(sequences.tolist(), token_ids.tolist(), strict=True):
+                if sequence in self._counted:
+                    self._counts[sequence, token] += 2
+
+
+def log_probabilities(logits: NDArray[Any], token_id: int, count: int) -> Logprobs:
+    """Of a token and of the `count` likeliest, from logits float32 [vocab_size]: the model's own, before any sampling
+    parameter."""
+    z = logits.astype(np.float64)
+    total = z.max() + np.log(np.exp(z - z.max()).sum())
+    found = np.argpartition(-z, min(count, len(z) - 1))[:count]
+    found = found[np.argsort(-z[found], kind="stable")]
+    return Logprobs(float(z[token_id] - total), [(int(i), float(z[i] - total)) for i in found])
 
 
 def has_penalty(sampling: SamplingParams) -> bool:
@@ -79,6 +132,8 @@ def check_sampling(sampling: SamplingParams, vocab: int) -> None:
     """UsageError for what sampling could not do; called before a request is queued, so that no step can fail on it."""
     if len(sampling.logit_bias) > MAX_BIASES:
         raise UsageError(f"{len(sampling.logit_bias)} logit biases; at most {MAX_BIASES} fit")
+    if not 0 <= (sampling.logprobs or 0) <= MAX_TOP_LOGPROBS:
+        raise UsageError(f"{sampling.logprobs} top log-probabilities; at most {MAX_TOP_LOGPROBS} are given")
     pack_bias(sampling.logit_bias, vocab)
     _record(sampling)
 

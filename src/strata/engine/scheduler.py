@@ -1,89 +1,252 @@
-"""The scheduler: host-only; decides each step's rows from requests alone and never sees a model or a device."""
+"""The scheduler: host-only; decides each step's rows from requests and memory's counts, and never sees a model."""
 
-from collections import deque
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Protocol
 
+from strata.engine.batch import DecodeBatch, accept, ends
+from strata.engine.fairness import FairShare, PromptOrder
 from strata.engine.pieces import Cutter
 from strata.engine.plan import ScheduledRows, StartedSequence, StepOutput, StepPlan
+from strata.engine.reader import PromptReader
 from strata.engine.request import Request, Status
+from strata.engine.waiting import QueueLimits, QueuePlace, WaitingRoom
+from strata.errors import StrataError
 from strata.ops import MAX_STEP_ROWS
 
 
+class SequenceMemory(Protocol):
+    """Where sequences live: places, pages, and what was kept of others. Works between steps."""
+
+    def awaits(self, request: Request) -> bool:
+        """Whether another request is reading what this one begins with, so that it had better start later."""
+
+    def start(self, request: Request) -> bool:
+        """Gives a request a sequence, room for its prompt, and what is known of its beginning; sets `sequence`,
+        `num_computed_tokens` and `num_cached_tokens`. False, and nothing changed, where memory is short."""
+
+    def grow(self, request: Request, cells: int) -> bool:
+        """Makes its sequence hold `cells` cells; False where memory is short."""
+
+    def taps(self, request: Request, begin: int, end: int) -> tuple[tuple[int, int], ...]:
+        """(position, slot) where a chunk of its prompt is to write its state out."""
+
+    def computed(self, request: Request) -> None:
+        """More of its prompt is complete; what the chunk's taps wrote can be taken."""
+
+    def park(self, request: Request, void: bool) -> None:
+        """Takes its sequence away; what decode wrote is moved out. `void`: a chunk was begun and its state is lost."""
+
+    def end(self, request: Request, void: bool) -> None:
+        """Takes the sequence of an ended request away; others may find what it computed."""
+
+
+@dataclass(frozen=True)
+class SchedulerOptions:
+    """`prompt_share`: of the time, while others decode, that reading prompts may take."""
+
+    max_num_seqs: int
+    prompt_share: float = 0.4
+    limits: QueueLimits = field(default_factory=QueueLimits)
+
+
 class Scheduler:
-    """First come, first served, up to `max_num_seqs` at once."""
+    """A request waits, reads its prompt, decodes, ends; at any time it may have to make room, or be given up."""
 
-    def __init__(self, max_num_seqs: int, cutter: Cutter):
-        self._cutter = cutter
-        self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
-        self._sequences = list(range(max_num_seqs - 1, -1, -1))
-        self._ended: list[int] = []  # sequences left since the last plan
+    def __init__(self, options: SchedulerOptions, cutter: Cutter, memory: SequenceMemory):
+        self._options, self._cutter, self._memory = options, cutter, memory
+        self._share = FairShare()
+        self._order = PromptOrder(self._share)
+        self._waiting = WaitingRoom(self._share, options.limits, options.max_num_seqs)
+        self._reader = PromptReader(cutter, options.prompt_share, self._order)
+        self._prompts: list[Request] = []  # running, in the order they started
+        self._batch = DecodeBatch()
 
-    def add(self, request: Request) -> None:
-        """Queues a request."""
-        self._waiting.append(request)
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait."""
+        return len(self._waiting)
 
-    def abort(self, request: Request) -> None:
-        """Ends a request now, wherever it stands."""
-        if request in self._waiting:
-            self._waiting.remove(request)
-        if request.status is not Status.FINISHED:
-            self._finish(request, "abort")
+    @property
+    def running(self) -> list[Request]:
+        """Requests that have a sequence; prompts first."""
+        return [*self._prompts, *self._batch.requests]
+
+    @property
+    def open_requests(self) -> list[Request]:
+        """Requests waiting or running."""
+        return [*self._waiting.in_turn(), *self.running]
 
     @property
     def num_unfinished(self) -> int:
         """Requests waiting or running."""
-        return len(self._waiting) + len(self._running)
+        return len(self._waiting) + len(self._prompts) + len(self._batch)
+
+    def add(self, request: Request) -> None:
+        """Queues a request; BusyError where a limit is met."""
+        self._waiting.add(request)
+
+    def place(self, request: Request) -> QueuePlace | None:
+        """A waiting request's place in the queue."""
+        return self._waiting.place(request)
+
+    def abort(self, request: Request) -> None:
+        """Ends a request now, wherever it stands."""
+        if request.status is not Status.FINISHED:
+            self._finish(request, "abort")
 
     def schedule(self) -> StepPlan:
-        """The next step: a row of each sequence that decodes, prompt tails that fit beside them, one prompt chunk."""
-        ended, self._ended = tuple(self._ended), []
+        """The next step: a row of each sequence that decodes, prompt tails beside them, a part of a prompt chunk."""
         started = self._admit()
-        rows: list[ScheduledRows] = []
-        chunk, left = None, MAX_STEP_ROWS
-        for request in sorted(self._running, key=lambda r: r.num_tokens - r.num_computed_tokens > 1):
-            begin = request.num_computed_tokens
-            piece = self._cutter.cut(begin, request.num_tokens - begin)
-            if piece.form == "chunk" and chunk is None:
-                chunk = _rows(request, begin + piece.count)
-            elif piece.form == "step" and left:
-                rows.append(_rows(request, begin + min(piece.count, left)))
-                left -= len(rows[-1].token_ids)
-        return StepPlan(tuple(rows), chunk, started, ended)
+        for request in self._batch.at_page_ends():
+            self._grow_decoding(request)
+        decoding = len(self._batch) > 0
+        if not self._prompts:
+            return StepPlan(self._batch.rows(), started=started)
+        tails = self._tails()
+        if not self._reader.busy:
+            self._begin_chunk(decoding)
+        if not (decoding or tails or self._reader.busy) and len(self._prompts) > 1:
+            self.preempt(self._youngest())  # prompts that hold all memory among them, none finding more
+        return StepPlan(self._batch.rows(), tails, self._reader.cursor(decoding), started)
 
     def update(self, output: StepOutput) -> None:
         """Takes in a step's result; requests that end leave."""
-        running = {request.request_id: request for request in self._running}
-        for scheduled in output.plan.scheduled():
-            request = running.get(scheduled.request_id)
-            if request is None:
-                continue  # aborted while the step ran
-            request.num_computed_tokens = scheduled.end
-            if scheduled.request_id in output.token_ids:
-                self._append(request, output.token_ids[scheduled.request_id])
+        ended = self._batch.advance(output.token_ids, output.faults)
+        if output.logprobs:
+            for request in self._batch.requests:
+                self._log(request, output)
+        reading = self._reader.request
+        rows = self._reader.update(output)
+        if output.faults:
+            for sequence, error in output.faults.items():
+                self._fail(sequence, error)
+        for request, reason in ended.items():
+            if request.status is Status.RUNNING:
+                self._finish(request, reason)
+        for tail in output.plan.tails:
+            self._advance(tail, output)
+        if rows is not None and reading is not None:
+            self._advance(rows, output)
 
-    def _append(self, request: Request, token: int) -> None:
-        request.output_token_ids.append(token)
-        sampling = request.sampling
-        if token in sampling.stop_token_ids and not sampling.ignore_eos:
-            self._finish(request, "stop")
-        elif len(request.output_token_ids) >= sampling.max_tokens:
-            self._finish(request, "length")
+    def preempt(self, request: Request) -> None:
+        """Makes a running request give up its place until there is room again."""
+        void = self._reader.drop(request)
+        self._leave(request)
+        self._memory.park(request, void)
+        request.status = Status.PREEMPTED
+        self._waiting.put_back(request)
 
     def _admit(self) -> tuple[StartedSequence, ...]:
-        started = []
-        while self._waiting and self._sequences:
-            request = self._waiting.popleft()
-            request.sequence, request.status = self._sequences.pop(), Status.RUNNING
-            self._running.append(request)
-            started.append(StartedSequence(request.sequence, request.prompt_token_ids, request.sampling))
+        started: list[StartedSequence] = []
+        places = self._options.max_num_seqs - len(self._prompts) - len(self._batch)
+        if not places or not len(self._waiting):
+            return ()
+        for request in self._waiting.in_turn():
+            if self._memory.awaits(request):
+                continue
+            if len(started) == places or not self._memory.start(request):
+                break
+            self._waiting.remove(request)
+            request.status = Status.RUNNING
+            request.timings.started = request.timings.started or perf_counter()
+            started.append(self._started(request))
+            if request.output_token_ids and request.num_computed_tokens == request.num_tokens - 1:
+                self._batch.join(request)
+            else:
+                self._prompts.append(request)
+                self._order.enter(request)
         return tuple(started)
 
+    def _started(self, r: Request) -> StartedSequence:
+        return StartedSequence(r.sequence, r.prompt_token_ids, r.sampling, r.mask, r.output_token_ids)
+
+    def _grow_decoding(self, request: Request) -> None:
+        """A page for a sequence whose next row begins one; where memory is short, the youngest make room."""
+        while request.status is Status.RUNNING:
+            if self._memory.grow(request, request.num_computed_tokens + 1):
+                return
+            self.preempt(self._youngest())
+
+    def _youngest(self) -> Request:
+        return max(self.running, key=lambda r: (not r.output_token_ids, r.timings.started, r.request_id))
+
+    def _tails(self) -> tuple[ScheduledRows, ...]:
+        """Of prompts whose next tokens take the step form, as many rows as fit beside the decoding ones."""
+        tails, left = [], MAX_STEP_ROWS - len(self._batch)
+        for request in self._prompts:
+            begin = request.num_computed_tokens
+            piece = self._cutter.cut(begin, request.num_tokens - begin)
+            count = min(piece.count, left)
+            if piece.form == "step" and count and self._memory.grow(request, begin + count):
+                tails.append(_rows(request, begin + count))
+                left -= count
+        return tuple(tails)
+
+    def _begin_chunk(self, decoding: bool) -> None:
+        ready = [r for r in self._prompts if self._reader.chunk_rows(r, decoding)]
+        while ready:
+            request = self._reader.pick(ready)
+            begin = request.num_computed_tokens
+            end = begin + self._reader.chunk_rows(request, decoding)
+            if self._memory.grow(request, end):
+                taps = self._memory.taps(request, begin, end)
+                self._reader.begin(request, _rows(request, end), taps)
+                return
+            ready.remove(request)
+
+    def _advance(self, rows: ScheduledRows, output: StepOutput) -> None:
+        """A prompt's rows are computed; one that ends decodes from now on."""
+        request = next((r for r in self._prompts if r.request_id == rows.request_id), None)
+        if request is None:
+            return
+        request.num_computed_tokens = rows.end
+        self._order.advance(request, len(rows.token_ids))
+        self._memory.computed(request)
+        token = output.prompt_token_ids.get(rows.request_id)
+        if token is None:
+            return
+        self._prompts.remove(request)
+        self._order.leave(request)
+        request.output_token_ids.append(token)
+        request.timings.first_token = request.timings.first_token or perf_counter()
+        self._log(request, output)
+        self._batch.join(request)
+        reason = "error" if not accept(request, token) else ends(request, token)
+        if reason is not None:
+            self._finish(request, reason)
+
+    def _log(self, request: Request, output: StepOutput) -> None:
+        found = output.logprobs.get(request.sequence)
+        if found is not None:
+            request.logprobs.append(found.chosen)
+            request.top_logprobs.append(found.top)
+
+    def _fail(self, sequence: int, error: StrataError) -> None:
+        request = next((r for r in self.running if r.sequence == sequence), None)
+        if request is not None:
+            request.error = error
+            if request in self._batch.requests:
+                request.output_token_ids.pop()  # what stands for nothing
+            self._finish(request, "error")
+
+    def _leave(self, request: Request) -> None:
+        if request in self._prompts:
+            self._prompts.remove(request)
+            self._order.leave(request)
+        else:
+            self._batch.leave(request)
+
     def _finish(self, request: Request, reason: str) -> None:
-        if request in self._running:
-            self._running.remove(request)
-            self._sequences.append(request.sequence)
-            self._ended.append(request.sequence)
-        request.status, request.finish_reason = Status.FINISHED, reason
+        void = self._reader.drop(request) or reason == "error"
+        if request in self._waiting:
+            self._waiting.remove(request)
+        else:
+            self._leave(request)
+        request.finish_reason = reason
+        self._memory.end(request, void)
+        request.status, request.timings.finished = Status.FINISHED, perf_counter()
+        self._waiting.closed(request)
 
 
 def _rows(request: Request, end: int) -> ScheduledRows:

@@ -8,8 +8,10 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.backends.base import Arena
 from strata.config import EngineOptions
-from strata.engine.runner import Limits, Runner
+from strata.engine.programs import Limits
+from strata.engine.runner import Runner
 from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import KVType, StatePool, StateShape
@@ -31,15 +33,15 @@ class CountingBackend:
 
     name: str = "counting"
     forms: tuple[Form, ...] = ("step", "chunk")
-    arenas: dict[int, int] = field(default_factory=dict)  # by rows of the program
+    arenas: dict[Arena, int] = field(default_factory=dict)
     buffers: dict[Buffer, None] = field(default_factory=dict)
 
-    def reserve(self, arena_bytes: int) -> None:
+    def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
         """Nothing: programs tell."""
 
-    def lower(self, program: Program) -> "CountingBackend":
+    def lower(self, program: Program, arena: Arena = "step") -> "CountingBackend":
         """Notes the arena and every buffer that stays."""
-        self.arenas[program.bucket] = max(self.arenas.get(program.bucket, 0), program.arena_bytes)
+        self.arenas[arena] = max(self.arenas.get(arena, 0), program.arena_bytes)
         self.buffers |= {b: None for b in program.buffers() if b.role != "scratch"}
         return self
 
@@ -68,8 +70,8 @@ def model_sizes(
         cells=_cells(shape),
         slot=state.slot_bytes,
         workspace=sum(b.nbytes for b in counted.buffers if b not in own),
-        step_arena=counted.arenas[MAX_STEP_ROWS],
-        chunk_arena=counted.arenas.get(rows, 0),
+        step_arena=counted.arenas["step"],
+        chunk_arena=counted.arenas.get("chunk", 0),
         chunk_rows=rows,
         thread=_thread_bytes(shape, context),
         vocab=model.config.vocab_size,

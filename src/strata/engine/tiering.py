@@ -49,11 +49,6 @@ def open_experts(
     return store
 
 
-def spare_slots(experts: ExpertStore | None) -> int:
-    """Slots of state beside those of sequences: one to undo a prompt chunk whose weights did not come."""
-    return 0 if experts is None else 1
-
-
 def open_tiers(
     model: Model, files: Sequence[ModelFile], experts: ExpertStore | None, options: EngineOptions, rows: int
 ) -> Tiers | None:

@@ -67,7 +67,7 @@ class Checkpoint:
         return cls(header["position"], tuple(arrays), header["fingerprint"])
 
 
-def fingerprint(state: StatePool) -> str:
+def state_fingerprint(state: StatePool) -> str:
     """What two pools must share for one's checkpoints to fit the other."""
     return f"{state.shape} {[f'{b.name} {b.dtype}' for b in state.kv.buffers()[:1]]}"
 
@@ -80,16 +80,16 @@ def take_checkpoint(
     if pages is not None:
         held = list(pages[: -(-position // PAGE_CELLS)])
         parts += [(b.name, array(b)[held].copy()) for b in state.paged()]
-    return Checkpoint(position, tuple(parts), fingerprint(state))
+    return Checkpoint(position, tuple(parts), state_fingerprint(state))
 
 
 def put_checkpoint(
     state: StatePool, array: ArrayOf, slot: int, checkpoint: Checkpoint, pages: Sequence[int] | None = None
 ) -> None:
     """Makes a slot what the checkpoint holds, and fills pages that it holds; the slot's `commits` must be 0."""
-    if checkpoint.fingerprint != fingerprint(state):
+    if checkpoint.fingerprint != state_fingerprint(state):
         raise ModelFileError(
-            f"a checkpoint of {checkpoint.fingerprint}; the model needs {fingerprint(state)}"
+            f"a checkpoint of {checkpoint.fingerprint}; the model needs {state_fingerprint(state)}"
         )
     held = dict(checkpoint.arrays)
     for b, where in _places(state, slot, checkpoint.position):

@@ -1,9 +1,9 @@
-"""KV pages: the pools of every layer, and which pages a sequence holds."""
+"""KV pages: the pools of every layer."""
 
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from strata.errors import ContextLengthError, UnsupportedError
+from strata.errors import UnsupportedError
 from strata.ops import KV_GROUP, PAGE_CELLS, Buffer, DType, LayerKV
 
 KVType = Literal["f32", "f16", "int8", "k8v4", "q4"]
@@ -68,58 +68,3 @@ def _group(head_dim: int, kv: KVType) -> int:
             f"heads have {head_dim}"
         )
     return group
-
-
-class PageTable:
-    """Hands out pages to sequences; a sequence's pages in order are its row of the step's page table.
-
-    Forks share whole pages, which nobody writes any more; a page is free when no sequence holds it.
-    """
-
-    def __init__(self, num_pages: int):
-        self.num_pages = num_pages
-        self._free = list(range(num_pages - 1, -1, -1))
-        self._pages: dict[int, list[int]] = {}
-        self._ref_counts = [0] * num_pages
-
-    @property
-    def num_free(self) -> int:
-        """Pages no sequence holds."""
-        return len(self._free)
-
-    def pages(self, sequence: int) -> list[int]:
-        """The pages of a sequence, in order of cells."""
-        return self._pages.get(sequence, [])
-
-    def grow(self, sequence: int, cells: int) -> list[int]:
-        """Makes the sequence hold at least `cells` cells; returns its pages."""
-        pages = self._pages.setdefault(sequence, [])
-        missing = -(-cells // PAGE_CELLS) - len(pages)
-        if missing > len(self._free):
-            raise ContextLengthError(
-                f"{cells} tokens need {missing} more KV pages of {PAGE_CELLS}, {len(self._free)} of "
-                f"{self.num_pages} are free; raise --max-context"
-            )
-        for _ in range(max(missing, 0)):
-            pages.append(self._free.pop())
-            self._ref_counts[pages[-1]] += 1
-        return pages
-
-    def fork(self, parent: int, child: int, cells: int) -> tuple[int, int] | None:
-        """Gives a sequence without pages the parent's first `cells` cells; returns the (page, copy) to fill where they
-        end inside a page."""
-        assert not self.pages(child), f"sequence {child} already holds pages"
-        shared = self.pages(parent)[: cells // PAGE_CELLS]
-        for page in shared:
-            self._ref_counts[page] += 1
-        self._pages[child] = list(shared)
-        if cells % PAGE_CELLS == 0:
-            return None
-        return self.pages(parent)[len(shared)], self.grow(child, cells)[-1]
-
-    def free(self, sequence: int) -> None:
-        """Gives up the sequence's pages."""
-        for page in reversed(self._pages.pop(sequence, [])):
-            self._ref_counts[page] -= 1
-            if not self._ref_counts[page]:
-                self._free.append(page)

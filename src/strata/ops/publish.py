@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strata.ops.buffers import Buffer
 from strata.ops.builder import Builder
@@ -27,6 +28,13 @@ class ResultsRing:
             Buffer("step", (1,), "i32", "input"),
             Buffer("results", (DEPTH, _HEADER + 2 * rows), "i32", "polled"),
         )
+
+    @staticmethod
+    def ids(ring: Any, step: int) -> NDArray[np.int32]:
+        """A copy of the token ids of a step that has been published, i32 [count]."""
+        slot = ring[step % DEPTH]
+        assert slot[0] == step, f"step {step} has not been published"
+        return np.array(slot[_HEADER : _HEADER + int(slot[1])])
 
     @staticmethod
     def read(ring: Any, step: int) -> tuple[list[int], list[float]]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata import _native
-from strata.backends.base import raise_fault
+from strata.backends.base import Arena, raise_fault
 from strata.backends.cpu import lower_mixers, lower_recurrent  # noqa: F401  (they register their rules)
 from strata.backends.cpu.lower import Addresses, lower
 from strata.backends.cpu.tiers import TierLowering, Tiers
@@ -18,7 +18,7 @@ from strata.ops.step import Form
 
 
 class CpuBackend:
-    """Owns the thread pool, one array per persistent buffer, and one arena that all programs share in turn."""
+    """Owns the thread pool, one array per persistent buffer, and arenas that programs share in turn."""
 
     name = "cpu"
     forms: tuple[Form, ...] = ("step", "chunk")
@@ -38,7 +38,7 @@ class CpuBackend:
             _native.set_isa(isa)
         self._pool = _native.ThreadPool(threads, cpus or [])
         self._arrays: dict[Buffer, NDArray[Any]] = {}
-        self._arena = np.zeros(0, np.uint8)
+        self._arenas: dict[Arena, NDArray[np.uint8]] = {}
         self._tiers = tiers
         self._expert_tables: dict[Weight, NDArray[np.uint64]] = {}
         if tiers is not None and tiers.experts is not None:
@@ -60,15 +60,19 @@ class CpuBackend:
             self._expert_tables[weight] = addresses.astype(np.uint64)
         return self._expert_tables[weight]
 
-    def reserve(self, arena_bytes: int) -> None:
-        """Makes the arena large enough for every program that will be lowered; addresses are fixed afterwards."""
-        if self._arena.nbytes < arena_bytes:
-            self._arena = np.zeros(arena_bytes + 64, np.uint8)
+    def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
+        """Makes an arena large enough for every program that will be lowered into it; its addresses are fixed then."""
+        held = self._arenas.get(arena)
+        if held is None or held.nbytes < arena_bytes + 64:
+            self._arenas[arena] = np.zeros(arena_bytes + 64, np.uint8)
 
-    def lower(self, program: Program) -> "CpuReplay":
+    def lower(self, program: Program, arena: Arena = "step") -> "CpuReplay":
         """Native records with absolute addresses."""
-        assert self._arena.nbytes >= program.arena_bytes, "reserve() the largest arena before lowering"
-        base = -(-self._arena.ctypes.data // 64) * 64
+        memory = self._arenas.get(arena)
+        assert memory is not None and memory.nbytes >= program.arena_bytes + 64, (
+            f"reserve() arena {arena} first"
+        )
+        base = -(-memory.ctypes.data // 64) * 64
 
         def buffer_address(buffer: Buffer) -> int:
             return (
@@ -90,7 +94,7 @@ class CpuBackend:
         at = Addresses(buffer_address, planes, weight_address, expert_table)
         native = _native.Program(self._pool)
         begins = self._add_ops(program, native, at)
-        return CpuReplay(program, begins, self._runner(native), self._arena, self._tiers)
+        return CpuReplay(program, begins, self._runner(native), memory, self._tiers)
 
     def _tier_lowering(self, program: Program, at: Addresses) -> TierLowering | None:
         """What lowers the ops of a program whose weights are not all in the file's map."""

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.backends.base import Arena
 from strata.backends.cuda import (  # noqa: F401  (they register their rules)
     lower_attention,
     lower_dense,
@@ -30,7 +31,7 @@ _SLAB_BYTES = 64 << 20
 
 
 class CudaBackend:
-    """Owns one device's memory: weights, states, one arena that all programs share in turn, and step inputs."""
+    """Owns one device's memory: weights, states, arenas that programs share in turn, and step inputs."""
 
     name = "cuda"
     forms: tuple[Form, ...] = ("step",)  # prompts are read in the step form
@@ -42,7 +43,7 @@ class CudaBackend:
         self._weights = WeightStore(driver, slab_bytes)
         self._arrays: dict[Buffer, NDArray[Any]] = {}
         self._addresses: dict[Buffer, int] = {}
-        self._arena, self._arena_bytes = 0, 0
+        self._arenas: dict[Arena, tuple[int, int]] = {}  # address, bytes
         self._workspace = Workspace(driver, slab_bytes)
         self._faults = driver.allocate_host(128)
 
@@ -53,30 +54,31 @@ class CudaBackend:
         self._address(buffer)
         return self._arrays[buffer]
 
-    def reserve(self, arena_bytes: int) -> None:
-        """Makes the arena large enough for every program that will be lowered; addresses are fixed afterwards."""
-        if self._arena_bytes < arena_bytes:
-            self._arena, self._arena_bytes = self.driver.allocate(arena_bytes), arena_bytes
+    def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
+        """Makes an arena large enough for every program that will be lowered into it; its addresses are fixed then."""
+        if self._arenas.get(arena, (0, 0))[1] < arena_bytes:
+            self._arenas[arena] = self.driver.allocate(arena_bytes), arena_bytes
 
     def expert_table(self, weight: Weight) -> DeviceArray:
         """Where kernels look up the experts of a stack, uint64 [num_experts]; entries may change between steps."""
         address = self._weights.expert_table(weight)
         return DeviceArray(self.driver, address, (weight.shape[0],), np.uint64)
 
-    def lower(self, program: Program) -> CudaReplay:
+    def lower(self, program: Program, arena: Arena = "step") -> CudaReplay:
         """Launches with absolute addresses, compiled and recorded."""
-        assert self._arena_bytes >= program.arena_bytes, "reserve() the largest arena before lowering"
-        context = self._context(program)
+        address, size = self._arenas.get(arena, (0, 0))
+        assert size >= program.arena_bytes, f"reserve() arena {arena} before lowering"
+        context = self._context(program, address)
         launches: list[list[Launch]] = []
         for op in program.ops:
             launches.append(lower(op, context))
             self._workspace.reset()
         return CudaReplay(self.driver, program, launches, self._inputs, self._faults)
 
-    def _context(self, program: Program) -> Context:
+    def _context(self, program: Program, arena: int) -> Context:
         def buffer_address(buffer: Buffer) -> int:
             if buffer.role == "scratch":
-                return self._arena + program.offsets[buffer]
+                return arena + program.offsets[buffer]
             return self._address(buffer)
 
         def planes(buffer: Buffer) -> tuple[int, int, int]:

@@ -1,0 +1,171 @@
+"""The programs of a model, lowered: the step form in buckets of rows, the chunk form in parts, and sampling."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from strata.backends import Backend, Replay
+from strata.engine.drafter import Drafter
+from strata.engine.keeper import Keeper
+from strata.engine.routes import RouteTracer
+from strata.engine.sample_inputs import SampleInputs
+from strata.memory import StatePool
+from strata.models import DraftModel, Model
+from strata.ops import (
+    MAX_STEP_ROWS,
+    Buffer,
+    Builder,
+    Form,
+    Program,
+    ResultsRing,
+    StepBuffers,
+    publish,
+    sample,
+)
+
+STEP_BUCKETS = (1, 2, 4, 8, 16, MAX_STEP_ROWS)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the runner is built for."""
+
+    max_model_len: int
+    max_num_seqs: int
+    chunk_rows: int  # rows of a prompt chunk, a multiple of 64; 0: no chunk form
+    step_buckets: tuple[int, ...] = STEP_BUCKETS
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program and its replay. `borders`: where its parts begin, each ending after a layer; the last is the head's."""
+
+    program: Program
+    replay: Replay
+    borders: tuple[int, ...]
+
+    @classmethod
+    def of(cls, program: Program, replay: Replay) -> "Lowered":
+        """Parts by the program's marks; what comes before the first layer belongs to it."""
+        layers = sorted(set(program.marks.values()) - {0})
+        first = program.marks.get("layer.0")
+        return cls(program, replay, (0, *(at for at in layers if at != first)))
+
+    @property
+    def head(self) -> int:
+        """The part that makes logits."""
+        return len(self.borders) - 1
+
+    def run_part(self, part: int) -> None:
+        """Runs one part."""
+        end = self.borders[part + 1] if part < self.head else None
+        self.replay.run(self.borders[part], end)
+
+    def run_trunk(self) -> None:
+        """Everything but the head."""
+        self.replay.run(0, self.borders[self.head])
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Step inputs. A chunk may stand between two layers while steps run: it has rows and taps of its own, and shares
+    what is about sequences, and the wanted rows, which are written just before its head runs. Settling, between steps,
+    has a row of its own."""
+
+    step: StepBuffers
+    chunk: StepBuffers
+    settling: StepBuffers
+
+    @classmethod
+    def create(cls, limits: Limits) -> "Inputs":
+        """Buffers for what the limits allow."""
+        sequences = (limits.max_num_seqs, limits.max_model_len, MAX_STEP_ROWS)
+        step = StepBuffers.create(MAX_STEP_ROWS, *sequences)
+
+        def beside(rows: int) -> StepBuffers:
+            return replace(
+                StepBuffers.create(rows, *sequences),
+                page_table=step.page_table,
+                commits=step.commits,
+                num_logit_rows=step.num_logit_rows,
+                logit_rows=step.logit_rows,
+                constants=step.constants,
+            )
+
+        return cls(step, beside(max(limits.chunk_rows, 1)), beside(1))
+
+    def of(self, form: Form) -> StepBuffers:
+        """The set that programs of a form read."""
+        return self.step if form == "step" else self.chunk
+
+    def all(self) -> tuple[Buffer, ...]:
+        """Every buffer once."""
+        return tuple(dict.fromkeys((*self.step.all(), *self.chunk.all(), *self.settling.all())))
+
+
+class Programs:
+    """Lowers everything once. Chunks have an arena of their own, for steps run while one stands still."""
+
+    def __init__(
+        self,
+        model: Model,
+        backend: Backend,
+        state: StatePool,
+        limits: Limits,
+        inputs: Inputs,
+        tracer: RouteTracer | None = None,
+    ):
+        self._model, self._state, self._inputs, self._tracer = model, state, inputs, tracer
+        self._table = model.config.rope.table(limits.max_model_len)
+        live, vocab = inputs.step.num_logit_rows, model.config.vocab_size
+        self.logits = Buffer("logits", (MAX_STEP_ROWS, vocab), role="output", live=live)
+        self.samples = SampleInputs(inputs.step, limits.max_num_seqs, vocab)
+        self.ring = ResultsRing.create(MAX_STEP_ROWS)
+        drafted = getattr(model, "draft", None) is not None
+        self.drafter = Drafter(cast(DraftModel, model), inputs.step, inputs.chunk) if drafted else None
+        self._limits = limits
+        self.step_of: tuple[Lowered, ...] = ()  # by number of rows
+        self.chunk: Lowered | None = None
+
+    def lower(self, backend: Backend, keeper: Keeper) -> None:
+        """Builds all programs, then lowers them, when the arenas' sizes are known."""
+        steps = [self._forward("step", size) for size in self._limits.step_buckets]
+        chunks = [self._forward("chunk", self._limits.chunk_rows)] if self._limits.chunk_rows else []
+        sampler, settling = self._sampler(), keeper.program()
+        draft = [] if self.drafter is None else [self.drafter.program(self._state, self._table, self.logits)]
+        backend.reserve(max(p.arena_bytes for p in (*steps, sampler, settling, *draft)))
+        backend.reserve(max((p.arena_bytes for p in chunks), default=0), "chunk")
+        keeper.bind(settling)
+        if self.drafter is not None:
+            self.drafter.bind(backend, draft[0])
+        self.sampler = backend.lower(sampler)
+        buckets = [Lowered.of(p, backend.lower(p)) for p in steps]
+        self.step_of = _by_rows(buckets)
+        self.chunk = Lowered.of(chunks[0], backend.lower(chunks[0], "chunk")) if chunks else None
+
+    def of(self, form: Form, rows: int) -> Lowered:
+        """The smallest program of a form that holds so many rows."""
+        if form == "step":
+            return self.step_of[rows]
+        assert self.chunk is not None, "there is no chunk form"
+        return self.chunk
+
+    def _forward(self, form: Form, size: int) -> Program:
+        make = Builder if self._tracer is None else self._tracer.builder
+        b = make(self._inputs.of(form), size, form)
+        if self.drafter is None:
+            self._model.forward(b, self._state, self._table, self.logits)
+        else:
+            model = cast(DraftModel, self._model)
+            model.forward(b, self._state, self._table, self.logits, self.drafter.hidden(form))
+        return b.finish()
+
+    def _sampler(self) -> Program:
+        b = Builder(self._inputs.step, MAX_STEP_ROWS)
+        sample(b, self.logits, self.samples.buffers)
+        publish(b, self.ring, self.samples.buffers.out_ids, self.samples.buffers.out_logprob)
+        return b.finish()
+
+
+def _by_rows(buckets: Sequence[Lowered]) -> tuple[Lowered, ...]:
+    return tuple(next(b for b in buckets if b.program.bucket >= n) for n in range(MAX_STEP_ROWS + 1))

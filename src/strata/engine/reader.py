@@ -1,0 +1,90 @@
+"""The host's side of the prompt cursor: which prompt is read, how far it is, and how long it may run in a step."""
+
+from strata.engine.fairness import PromptOrder
+from strata.engine.pieces import Cutter
+from strata.engine.plan import PromptCursor, ScheduledRows, StepOutput
+from strata.engine.request import Request
+from strata.ops import CHUNK_BLOCK
+
+ALONE_MS = 50.0  # a step's budget when nobody decodes: how soon a step ends for what has come meanwhile
+MOST_CREDIT_MS = 100.0  # what a prompt may save up, and overdraw, before decoding goes on
+PART_STEPS = 3.0  # a part between two yields may last as long as so many decode steps
+
+
+class PromptReader:
+    """Reads one chunk at a time. While others decode, it spends `share` of the time: each step earns a budget by the
+    time its rows took, and what a part took beyond the budget is owed."""
+
+    def __init__(self, cutter: Cutter, share: float, order: PromptOrder):
+        self._cutter, self._share, self._order = cutter, share, order
+        self.request: Request | None = None  # whose chunk is being read
+        self._rows: ScheduledRows | None = None
+        self._taps: tuple[tuple[int, int], ...] = ()
+        self._part = 0
+        self._credit_ms = 0.0
+        self._row_ms = 0.0  # of one row in one part, lately
+        self._step_ms = 0.0  # of the decode rows, lately
+
+    @property
+    def busy(self) -> bool:
+        """Whether a chunk is begun."""
+        return self._rows is not None
+
+    def chunk_rows(self, request: Request, decoding: bool) -> int:
+        """Rows of the next chunk of a request; 0 when its next tokens take the step form."""
+        begin = request.num_computed_tokens
+        piece = self._cutter.cut(begin, request.num_tokens - begin)
+        if piece.form != "chunk":
+            return 0
+        if not decoding or not self._row_ms:
+            return piece.count
+        most = int(PART_STEPS * self._step_ms / self._row_ms) // CHUNK_BLOCK * CHUNK_BLOCK
+        return min(piece.count, max(most, CHUNK_BLOCK))
+
+    def begin(self, request: Request, rows: ScheduledRows, taps: tuple[tuple[int, int], ...]) -> None:
+        """Takes up a chunk, whose pages are there."""
+        self.request, self._rows, self._taps, self._part = request, rows, taps, 0
+
+    def cursor(self, decoding: bool) -> PromptCursor | None:
+        """What the next step reads; None where nothing is begun or its budget is spent."""
+        if not decoding:
+            self._credit_ms = 0.0
+        if self._rows is None or (decoding and self._credit_ms <= 0):
+            return None
+        budget = self._credit_ms if decoding else ALONE_MS
+        return PromptCursor(self._rows, self._part, budget, self._taps)
+
+    def update(self, output: StepOutput) -> ScheduledRows | None:
+        """Takes in a step; returns the chunk when it is complete."""
+        decoding = len(output.plan.decode) > 0
+        if decoding:
+            earned = output.decode_ms * self._share / (1 - self._share)
+            self._step_ms += (output.decode_ms - self._step_ms) * (0.2 if self._step_ms else 1.0)
+            most = MOST_CREDIT_MS if self.busy else earned
+            self._credit_ms = min(self._credit_ms + earned - output.prompt_ms, most)
+        cursor = output.plan.prompt
+        if cursor is None or cursor.rows is not self._rows:
+            return None
+        self._learn(cursor, output)
+        self._part = output.prompt_part
+        if self._part:
+            return None
+        rows, self._rows, self.request = self._rows, None, None
+        return rows
+
+    def _learn(self, cursor: PromptCursor, output: StepOutput) -> None:
+        if output.prompt_part:
+            parts, count = output.prompt_part - cursor.part, len(cursor.rows.token_ids)
+            row_ms = output.prompt_ms / parts / count
+            self._row_ms += (row_ms - self._row_ms) * (0.2 if self._row_ms else 1.0)
+
+    def drop(self, request: Request) -> bool:
+        """Gives up the chunk of a request; whether one was begun, so that its state is void."""
+        if self.request is not request:
+            return False
+        self.request = self._rows = None
+        return True
+
+    def pick(self, prompts: list[Request]) -> Request:
+        """Whose chunk comes next."""
+        return self._order.pick(prompts)
