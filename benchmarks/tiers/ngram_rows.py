@@ -27,11 +27,12 @@ def measure(store, rows, tokens, seconds):
     random = np.random.default_rng(tokens)
     out = np.zeros((tokens * HEADS, ROW_BYTES), np.uint8)
     requests = [random.integers(0, rows, tokens * HEADS).tolist() for _ in range(64)]
+    box = store.add_box(tokens * HEADS)
     done, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
         fresh = random.integers(0, rows)  # so that no request repeats
         ids = [(i + int(fresh)) % rows for i in requests[done % 64]]
-        assert store.gather(ids, out.ctypes.data), store.failure()
+        assert store.gather(box, ids, out.ctypes.data), store.failure()
         done += 1
     return done * tokens / (time.perf_counter() - start)
 
@@ -48,7 +49,7 @@ def main():
     for threads in (0, 4):
         counters = _native.TierCounters()
         store = _native.NgramStore(
-            str(args.file), HEADER, args.rows, ROW_BYTES, MODES.index("direct"), 512 * HEADS, CACHE // ROW_BYTES,
+            str(args.file), HEADER, args.rows, ROW_BYTES, MODES.index("direct"), CACHE // ROW_BYTES,
             threads, 10**10, counters,
         )  # fmt: skip
         for tokens in (1, 32, 512):

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <system_error>
 #include <utility>
 
@@ -22,14 +23,15 @@ constexpr uint64_t kLoadPiece = 8u << 20;
 uint64_t set_of(int32_t id, uint64_t sets) { return (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15u >> 32) % sets; }
 }  // namespace
 
-NgramStore::NgramStore(const NgramTable& table, NgramMode mode, uint64_t capacity, uint64_t cache_rows, int read_threads,
-                       uint64_t limit_ns, std::shared_ptr<Counters> counters)
-    : table_(table), mode_(mode), capacity_(capacity), limit_ns_(limit_ns), counters_(std::move(counters)),
-      identity_(capacity) {
-  const uint64_t bytes = ngram_view(0, capacity, table.row_bytes, &box_);
-  shared_ = std::make_unique<TierMemory>(bytes, false);
-  ngram_view(reinterpret_cast<uint64_t>(shared_->data()), capacity, table.row_bytes, &box_);
-  for (uint64_t i = 0; i < capacity; ++i) identity_[i] = static_cast<int32_t>(i);
+NgramStore::Box::Box(uint64_t capacity, uint64_t row_bytes) : identity_(capacity) {
+  memory_ = std::make_unique<TierMemory>(ngram_view(0, capacity, row_bytes, &view_), false);
+  ngram_view(reinterpret_cast<uint64_t>(memory_->data()), capacity, row_bytes, &view_);
+  std::iota(identity_.begin(), identity_.end(), 0);
+}
+
+NgramStore::NgramStore(const NgramTable& table, NgramMode mode, uint64_t cache_rows, int read_threads, uint64_t limit_ns,
+                       std::shared_ptr<Counters> counters)
+    : table_(table), mode_(mode), limit_ns_(limit_ns), counters_(std::move(counters)) {
   if (mode == NgramMode::kDirect) {
     sets_ = std::max<uint64_t>(cache_rows / kWays, 1);
     ways_.assign(sets_ * kWays, -1), next_way_.assign(sets_, 0), rows_.resize(sets_ * kWays * table.row_bytes);
@@ -86,55 +88,74 @@ std::string NgramStore::failure() {
   return std::exchange(failure_, {});
 }
 
-void NgramStore::post(const int32_t* ids, int32_t count, uint32_t* fault) {
-  if (!wait_for(&box_.head->served, posts_, limit_ns_, fault)) return;
-  memcpy(box_.ids, ids, static_cast<size_t>(count) * sizeof(int32_t));
-  box_.head->count = count;
-  store_release(&box_.head->posted, ++posts_);
+NgramStore::Box* NgramStore::add_box(uint64_t capacity) {
+  auto box = std::make_unique<Box>(capacity, table_.row_bytes);
+  const std::lock_guard<std::mutex> hold(lock_);
+  boxes_.push_back(std::move(box));
+  return boxes_.back().get();
+}
+
+void NgramStore::post(Box* box, const int32_t* ids, int32_t count, uint32_t* fault) {
+  NgramMailbox& head = *box->view_.head;
+  if (!wait_for(&head.served, box->posts_, limit_ns_, fault)) return;
+  memcpy(box->view_.ids, ids, static_cast<size_t>(count) * sizeof(int32_t));
+  head.count = count;
+  store_release(&head.posted, ++box->posts_);
   doorbell_.fetch_add(1);
   doorbell_.notify_one();
 }
 
-const uint8_t* NgramStore::take(uint32_t* fault) {
-  if (!wait_for(&box_.head->served, posts_, limit_ns_, fault)) return nullptr;
-  if (load_acquire(&box_.head->failed) != posts_) return box_.rows;
+const uint8_t* NgramStore::take(Box* box, uint32_t* fault) {
+  if (!wait_for(&box->view_.head->served, box->posts_, limit_ns_, fault)) return nullptr;
+  if (load_acquire(&box->view_.head->failed) != box->posts_) return box->view_.rows;
   raise(fault, kReadFailed);
   return nullptr;
 }
 
 void NgramStore::serve() {
-  for (uint32_t seen = doorbell_.load();; seen = doorbell_.load()) {
-    const uint32_t n = load_acquire(&box_.head->posted);
-    if (stop_.load() != 0) return;
-    if (n == box_.head->served) {
-      doorbell_.wait(seen);
-      continue;
+  for (uint32_t seen = doorbell_.load(); stop_.load() == 0; seen = doorbell_.load()) {
+    std::vector<Box*> boxes;
+    {
+      const std::lock_guard<std::mutex> hold(lock_);
+      for (const auto& box : boxes_) boxes.push_back(box.get());
     }
-    if (!gather(box_.head->count)) store_release(&box_.head->failed, n);
-    store_release(&box_.head->served, n);
+    bool served = false;
+    for (Box* box : boxes) served |= serve(*box);
+    if (!served) doorbell_.wait(seen);
   }
 }
 
+bool NgramStore::serve(Box& box) {
+  NgramMailbox& head = *box.view_.head;
+  const uint32_t n = load_acquire(&head.posted);
+  if (n == head.served) return false;
+  if (!gather(box)) store_release(&head.failed, n);
+  store_release(&head.served, n);
+  return true;
+}
+
 // Rows in the order of ids.
-bool NgramStore::gather(int32_t count) {
+bool NgramStore::gather(Box& box) {
+  const NgramView& view = box.view_;
+  const int32_t count = view.head->count;
   std::vector<Miss> misses;
   uint64_t hits = 0;
   for (int32_t i = 0; i < count; ++i) {
-    const int32_t id = box_.ids[i];
+    const int32_t id = view.ids[i];
     const uint8_t* row = resident_ != nullptr ? resident_ + static_cast<uint64_t>(id) * table_.row_bytes : cached(id);
     if (row == nullptr) {
       misses.push_back({id, i});
       continue;
     }
-    memcpy(box_.rows + static_cast<uint64_t>(i) * table_.row_bytes, row, table_.row_bytes);
+    memcpy(view.rows + static_cast<uint64_t>(i) * table_.row_bytes, row, table_.row_bytes);
     ++hits;
   }
   counters_->add(kNgramRows, static_cast<uint64_t>(count)), counters_->add(kNgramHits, hits);
-  return misses.empty() || fetch(misses);
+  return misses.empty() || fetch(box, misses);
 }
 
 // One read serves all rows whose sectors touch.
-bool NgramStore::fetch(std::vector<Miss>& misses) {
+bool NgramStore::fetch(Box& box, std::vector<Miss>& misses) {
   std::sort(misses.begin(), misses.end(), [](const Miss& a, const Miss& b) { return a.id < b.id; });
   std::vector<SmallRead> reads;
   std::vector<size_t> first;
@@ -156,7 +177,7 @@ bool NgramStore::fetch(std::vector<Miss>& misses) {
     for (size_t i = first[r]; i < first[r + 1]; ++i) {
       const uint64_t begin = table_.offset + static_cast<uint64_t>(misses[i].id) * table_.row_bytes;
       const uint8_t* row = data + (begin - reads[r].offset);
-      memcpy(box_.rows + static_cast<uint64_t>(misses[i].place) * table_.row_bytes, row, table_.row_bytes);
+      memcpy(box.view_.rows + static_cast<uint64_t>(misses[i].place) * table_.row_bytes, row, table_.row_bytes);
       if (i == first[r] || misses[i].id != misses[i - 1].id) keep(misses[i].id, row);
     }
   });
@@ -186,11 +207,11 @@ void NgramPost::run(const Op& op, int thread, int) {
   const NgramPost& self = *op.at<const NgramPost>(0);
   if (thread != 0) return;
   const int32_t count = *self.live_ * self.heads_;
-  if (count < 0 || static_cast<uint64_t>(count) > self.store_->capacity()) return op.fault(kFaultRange);
+  if (count < 0 || static_cast<uint64_t>(count) > self.box_->capacity()) return op.fault(kFaultRange);
   for (int32_t i = 0; i < count; ++i)
     if (self.ids_[i] < 0 || static_cast<uint64_t>(self.ids_[i]) >= self.store_->rows()) return op.fault(kFaultRange);
   uint32_t fault = op.faults->load() >> kTierFaultShift;
-  self.store_->post(self.ids_, count, &fault);
+  self.store_->post(self.box_, self.ids_, count, &fault);
   op.fault(static_cast<strata::Fault>(fault << kTierFaultShift));
 }
 
@@ -199,7 +220,7 @@ void NgramTake::run(const Op& op, int thread, int threads) {
   NgramTake& self = *op.at<NgramTake>(0);
   if (thread == 0) {
     uint32_t fault = op.faults->load() >> kTierFaultShift;
-    const uint8_t* rows = self.store_->take(&fault);
+    const uint8_t* rows = self.store_->take(self.box_, &fault);
     op.fault(static_cast<strata::Fault>(fault << kTierFaultShift));
     self.left_.store(threads);
     self.rows_.store(rows == nullptr ? 1 : reinterpret_cast<uint64_t>(rows), std::memory_order_release);
@@ -209,8 +230,8 @@ void NgramTake::run(const Op& op, int thread, int threads) {
   if (rows != 1) {
     Op record = self.record_;
     record.faults = op.faults;
-    record.ptr[1] = reinterpret_cast<uint64_t>(self.store_->identity()), record.ptr[2] = rows;
-    record.dim[2] = static_cast<int64_t>(self.store_->capacity());
+    record.ptr[1] = reinterpret_cast<uint64_t>(self.box_->identity()), record.ptr[2] = rows;
+    record.dim[2] = static_cast<int64_t>(self.box_->capacity());
     record.run(record, thread, threads);
   }
   if (self.left_.fetch_sub(1) == 1) self.rows_.store(0);

@@ -136,6 +136,9 @@ class LookaheadStep:
     ) -> None: ...
 
 # bindings/tiers_ngram.cpp
+class NgramBox:
+    """A program's mailbox; lives with its store."""
+
 class NgramStore:
     """Rows of a table by id (native/tiers/ngram_store.h); mode 0 RAM, 1 map, 2 direct. OSError, MemoryError."""
     def __init__(
@@ -145,13 +148,13 @@ class NgramStore:
         rows: int,
         row_bytes: int,
         mode: int,
-        capacity: int,
         cache_rows: int,
         threads: int,
         limit_ns: int,
         counters: TierCounters,
     ) -> None: ...
-    def gather(self, ids: list[int], out: int) -> bool:
+    def add_box(self, capacity: int) -> NgramBox: ...
+    def gather(self, box: NgramBox, ids: list[int], out: int) -> bool:
         """Rows of `ids` to the address `out`; False when they cannot be read."""
     def failure(self) -> str: ...
     def inject(self, fault: int, after: int) -> None:
@@ -162,10 +165,10 @@ class NgramStore:
     def direct(self) -> bool: ...
 
 class NgramPost:
-    def __init__(self, store: NgramStore, live: int, ids: int, heads: int) -> None: ...
+    def __init__(self, store: NgramStore, box: NgramBox, live: int, ids: int, heads: int) -> None: ...
 
 class NgramTake:
-    def __init__(self, store: NgramStore, record: Recorded) -> None: ...
+    def __init__(self, store: NgramStore, box: NgramBox, record: Recorded) -> None: ...
 
 # bindings/tiers_sim.cpp
 class SimDevice:

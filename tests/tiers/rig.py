@@ -86,7 +86,7 @@ def rig(path, *, budget=None, sim=None, resident=0.0, ngram=None, wait=20.0, thr
     tables = {}
     if ngram is not None:
         counters = experts.counters if experts else None
-        tables = {t: open_table(t, [file], ROWS * n, ngram, counters) for t, n in ngram_tables(model)}
+        tables = {t: open_table(t, [file], ngram, counters) for t in ngram_tables(model)}
     if experts is not None:
         tiers = Tiers(experts.tiers, tables, Copies([file]))
     backend = _backend(tiers, sim, resident, threads)

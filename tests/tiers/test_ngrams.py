@@ -22,17 +22,17 @@ def table(tmp_path_factory):
     return path, rows
 
 
-def open_store(path, mode, *, threads=0, cache=64, capacity=512, counters=None, limit=5.0):
+def open_store(path, mode, *, threads=0, cache=64, counters=None, limit=5.0):
     counters = counters or _native.TierCounters()
     ns = int(limit * 1e9)
     return _native.NgramStore(
-        str(path), OFFSET, ROWS, ROW_BYTES, MODES.index(mode), capacity, cache, threads, ns, counters
+        str(path), OFFSET, ROWS, ROW_BYTES, MODES.index(mode), cache, threads, ns, counters
     )
 
 
 def gather(store, ids):
     out = np.zeros((len(ids), ROW_BYTES), np.uint8)
-    return out if store.gather([int(i) for i in ids], out.ctypes.data) else None
+    return out if store.gather(store.add_box(512), [int(i) for i in ids], out.ctypes.data) else None
 
 
 @pytest.mark.parametrize("threads", [0, 3])

@@ -21,7 +21,7 @@ from strata.memory.expert_store import ExpertStore, Progress
 from strata.memory.plan_sizes import Choice
 from strata.memory.resident import Residency
 from strata.models import Model
-from strata.ops import MAX_STEP_ROWS, MAX_TAPS, PAGE_CELLS
+from strata.ops import MAX_TAPS, PAGE_CELLS
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def load_model(
     files = (file, drafted or file)
     experts = None if backend else open_experts(model, files, options, placement, progress)
     if backend is None:
-        tiers = open_tiers(model, files, experts, options, max(limits.chunk_rows, MAX_STEP_ROWS))
+        tiers = open_tiers(model, files, experts, options)
         backend = make_backend(options, tiers, placement)
     state = _state(model, choice, _resident(placement, options, backend))
     tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None

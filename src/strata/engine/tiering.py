@@ -50,18 +50,16 @@ def open_experts(
 
 
 def open_tiers(
-    model: Model, files: Sequence[ModelFile], experts: ExpertStore | None, options: EngineOptions, rows: int
+    model: Model, files: Sequence[ModelFile], experts: ExpertStore | None, options: EngineOptions
 ) -> Tiers | None:
-    """What leaves the map; `rows`: of the largest program. None: nothing does."""
+    """What leaves the map; None: nothing does."""
     mode = _table_mode(options, experts)
     if experts is None and mode is None:
         return None
-    tables = dict(ngram_tables(model)) if mode is not None else {}
     counters = experts.counters if experts is not None else _native.TierCounters()
+    tables = ngram_tables(model) if mode is not None else ()
     stores = {
-        table: open_table(table, files, rows * heads, NgramOptions(mode), counters)
-        for table, heads in tables.items()
-        if mode is not None
+        table: open_table(table, files, NgramOptions(mode), counters) for table in tables if mode is not None
     }
     return Tiers(
         None if experts is None else experts.tiers, stores, None if experts is None else Copies(files)

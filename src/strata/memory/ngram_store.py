@@ -24,17 +24,16 @@ class NgramOptions:
     wait_seconds: float = 30.0
 
 
-def ngram_tables(model: Any) -> Iterator[tuple[Weight, int]]:
-    """Each table that a model's dataclasses hold beside a hash, and the rows that one token takes."""
+def ngram_tables(model: Any) -> Iterator[Weight]:
+    """Each table that a model's dataclasses hold beside a hash."""
     if isinstance(model, tuple | list):
         for item in model:
             yield from ngram_tables(item)
     elif is_dataclass(model) and not isinstance(model, type | Weight):
         values = [getattr(model, f.name) for f in fields(model)]
-        hashed = next((v for v in values if isinstance(v, NgramHash)), None)
         table = getattr(model, "table", None)
-        if hashed is not None and isinstance(table, Weight):
-            yield table, hashed.sizes.shape[0]
+        if isinstance(table, Weight) and any(isinstance(v, NgramHash) for v in values):
+            yield table
         else:
             yield from ngram_tables(values)
 
@@ -42,11 +41,10 @@ def ngram_tables(model: Any) -> Iterator[tuple[Weight, int]]:
 def open_table(
     table: Weight,
     files: Sequence[ModelFile],
-    capacity: int,
     options: NgramOptions,
     counters: _native.TierCounters,
 ) -> _native.NgramStore:
-    """A store that answers requests of up to `capacity` rows; ModelFileError, MemoryLimitError."""
+    """A store of the table's rows; ModelFileError, MemoryLimitError."""
     places = FilePlaces(files)
     file, offset = places.find(table)
     rows, row_bytes = table.shape[0], table.nbytes // table.shape[0]
@@ -57,7 +55,6 @@ def open_table(
             rows,
             row_bytes,
             MODES.index(options.mode),
-            capacity,
             max(options.cache_bytes // row_bytes, 1),
             options.read_threads,
             int(options.wait_seconds * 1e9),

@@ -58,6 +58,7 @@ class TierLowering:
         self._gate_up: Record | None = None
         self._layer = 0
         self._index_of = {op.index: op.weight for op in program.ops if isinstance(op, TableRows)}
+        self._boxes: dict[Weight, _native.NgramBox] = {}
         self._ahead: Mapping[Op, tuple[LinearF | LinearQ, Weight, int]] = {}
         if self._experts is not None:
             self._guesses = self._experts.guesses
@@ -70,7 +71,7 @@ class TierLowering:
             self._add_experts(native, op)
         elif isinstance(op, TableRows) and op.weight in self._ngram:
             record = lower(op, self._at._replace(weight=lambda _: 0))  # the store gives the rows
-            native.add_tier(_native.NgramTake(self._ngram[op.weight], record[:3]))
+            native.add_tier(_native.NgramTake(self._ngram[op.weight], self._boxes[op.weight], record[:3]))
         else:
             native.add(*lower(op, self._at))
         if op in self._ahead:
@@ -98,8 +99,10 @@ class TierLowering:
 
     def _post_ngrams(self, native: _native.Program, op: NgramRows, table: Weight) -> None:
         if table in self._ngram:
+            rows, heads = op.out.shape
+            self._boxes[table] = self._ngram[table].add_box(rows * heads)
             live, ids = self._at.live(op.out), self._at.buffer(op.out)
-            native.add_tier(_native.NgramPost(self._ngram[table], live, ids, op.out.shape[1]))
+            native.add_tier(_native.NgramPost(self._ngram[table], self._boxes[table], live, ids, heads))
 
     def _lookahead(
         self, op: Op, following: LinearF | LinearQ, stack: Weight, k: int
