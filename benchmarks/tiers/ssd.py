@@ -21,6 +21,7 @@ import numpy as np
 from strata import models
 from strata.config import EngineOptions
 from strata.engine.load import load_model
+from strata.engine.teacher import Teacher
 from strata.gguf import open_model
 from strata.memory.counters import read_counters
 from strata.memory.expert_store import ExpertStore, StoreOptions, expert_layers
@@ -90,12 +91,12 @@ def decode(args, budget_gib, lookahead):
         prefill=64,
     )
     loaded = load_model(args.model, options)
-    runner, tokens = loaded.runner, [int(t) for t in np.load(f"{args.model}.cycle.npy")[:512]]
-    list(runner.read("chunk", 0, tokens[: args.prompt], range(0)))
+    teacher, tokens = Teacher(loaded.runner), [int(t) for t in np.load(f"{args.model}.cycle.npy")[:512]]
+    list(teacher.read("chunk", 0, tokens[: args.prompt], range(0)))
     before = {} if loaded.experts is None else read_counters(loaded.experts.counters)
     digest, start = hashlib.sha256(), time.perf_counter()
     for at in range(args.prompt, args.prompt + args.tokens):
-        digest.update(next(runner.read("step", at, [tokens[at]], range(1))).tobytes())
+        digest.update(next(teacher.read("step", at, [tokens[at]], range(1))).tobytes())
     seconds = time.perf_counter() - start
     found = {"sha256": digest.hexdigest(), "tps": round(args.tokens / seconds, 2)}
     if loaded.experts is None:

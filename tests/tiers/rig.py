@@ -12,7 +12,9 @@ from strata.backends.cpu import CpuBackend
 from strata.backends.cpu.tiers import Tiers
 from strata.backends.sim import SimBackend, SimOptions, deal_slots
 from strata.engine.pieces import Cutter
-from strata.engine.runner import Limits, Runner
+from strata.engine.programs import Limits
+from strata.engine.runner import Runner
+from strata.engine.teacher import Teacher
 from strata.gguf import open_model
 from strata.memory import StatePool
 from strata.memory.counters import read_counters
@@ -54,6 +56,18 @@ class Rig:
     ngram: list = field(default_factory=list)
     tokens: list = field(default_factory=list)
 
+    def __post_init__(self):
+        self.teacher = Teacher(self.runner)
+
+    def read(self, form, position, tokens, wanted):
+        """Computes and commits tokens of the only sequence; logits of the wanted rows, in one piece."""
+        pieces = list(self.teacher.read(form, position, tokens, wanted))
+        return np.concatenate(pieces) if pieces else None
+
+    def step(self, position):
+        """Logits after one token in the step form."""
+        return self.read("step", position, [self.tokens[position]], range(1))[0]
+
     def digest(self, rows=(1, 3)):
         """A prompt in both forms, then steps of `rows` rows each: SHA-256 of every row's logits."""
         found = hashlib.sha256()
@@ -62,11 +76,11 @@ class Rig:
         return found.hexdigest()
 
     def pieces(self, rows=(1, 3)):
-        yield from self.runner.logits(self.tokens, Cutter(ROWS))
+        yield from self.teacher.logits(self.tokens, Cutter(ROWS))
         for count in rows:
             for at in range(0, 12, count):
                 part = self.tokens[at : at + count]
-                yield from self.runner.read("step", at, part, range(len(part)))
+                yield self.read("step", at, part, range(len(part)))
             self.runner.pages.free(0)
 
     def counts(self):
@@ -90,7 +104,7 @@ def rig(path, *, budget=None, sim=None, resident=0.0, ngram=None, wait=20.0, thr
     if experts is not None:
         tiers = Tiers(experts.tiers, tables, Copies([file]))
     backend = _backend(tiers, sim, resident, threads)
-    state = StatePool.create(model.state_shape(), CONTEXT // 64, 1 + (tiers is not None), "f16")
+    state = StatePool.create(model.state_shape(), CONTEXT // 64, 1, "f16")
     runner = Runner(model, backend, state, Limits(CONTEXT, 1, ROWS))
     if sim is not None and resident:
         layers = range(len(experts.layers))

@@ -7,6 +7,7 @@ import pytest
 from rig import NgramOptions, rig
 
 from strata import _native
+from strata.engine.plan import ScheduledRows
 from strata.errors import FaultError
 from strata.memory.ngram_store import MODES
 
@@ -105,24 +106,44 @@ def test_a_step_whose_rows_do_not_come_is_void(model_path):
     r = rig(model_path, budget=0, ngram=NgramOptions(cache_bytes=400))
     plain = rig(model_path)
 
-    def read(x, position):
-        return next(x.runner.read("step", position, [x.tokens[position]], range(1)))[0]
-
     for position in range(6):
-        assert (read(r, position) == read(plain, position)).all()
+        assert (r.step(position) == plain.step(position)).all()
     r.ngram[0].inject(2, 0)
     with pytest.raises(FaultError, match="rows of the n-gram table cannot be read: Input/output error"):
-        read(r, 6)
+        r.step(6)
     for position in range(6, 12):
-        assert (read(r, position) == read(plain, position)).all()
+        assert (r.step(position) == plain.step(position)).all()
 
 
 def test_requests_are_read_while_layers_compute(model_path):
     """The ids are posted before the first layer: the record that asks comes well before the one that waits."""
     r = rig(model_path, budget=0, ngram=NgramOptions())
-    kinds = [op.kind for op in r.runner._buckets["step"][0].program.ops]
+    kinds = [op.kind for op in r.runner.programs.of("step", 1).program.ops]
     assert kinds.index("ngram_rows") < kinds.index("embed") + 3
     assert kinds.index("table_rows") > kinds.index("combine")
     start = time.monotonic()
-    list(r.runner.read("step", 0, r.tokens[:1], range(1)))
+    r.step(0)
     assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("sim", [None, {"cpu_share": 0.5}])
+def test_a_chunk_stands_while_steps_ask(model_path, sim):
+    """Between a chunk's asking for its rows and its taking them, a step asks for others: each gets its own."""
+    r = rig(model_path, budget=0, sim=sim, ngram=NgramOptions(cache_bytes=400))
+    plain = rig(model_path)
+    wanted = plain.read("chunk", 0, plain.tokens[:64], range(64))
+    r.read("chunk", 0, r.tokens[:64], range(0))
+    r.runner.pages.free(0)
+    r.runner.keeper.grow(0, 64)
+    r.runner.write("chunk", ScheduledRows(-1, 0, 0, r.tokens[:64], sampled=False))
+    chunk = r.runner.programs.of("chunk", 64)
+    asked = next(i for i, op in enumerate(chunk.program.ops) if op.kind == "ngram_rows") + 1
+    chunk.replay.run(0, asked)
+    step = r.runner.programs.of("step", 1)
+    r.runner.write("step", ScheduledRows(-1, 0, 0, r.tokens[40:41], sampled=False))
+    step.replay.run(0, [op.kind for op in step.program.ops].index("table_rows") + 1)
+    chunk.replay.run(asked, chunk.borders[chunk.head])
+    r.runner.commit({0: 0})
+    r.runner.want(np.arange(32))
+    chunk.run_part(chunk.head)
+    assert (r.runner.logits(32) == wanted[:32]).all()

@@ -15,9 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def r(model_path):
-    made = rig(model_path, budget=0, sim={"cpu_share": 0.0}, resident=0.1)
-    made.step = lambda: list(made.runner.read("step", 0, made.tokens[:1], range(1)))
-    return made
+    return rig(model_path, budget=0, sim={"cpu_share": 0.0}, resident=0.1)
 
 
 def states(device):
@@ -31,32 +29,32 @@ def arrive(device):
 
 def test_a_slot_goes_round(r):
     device = r.backend.device
-    r.step()
+    r.step(0)
     _, state, layer, expert = device.slots()[0]
     assert (state, device.slot_of(layer, expert)) == (RESIDENT, 0)
     assert not device.promote(layer, 15, 0), "the slot is not free"
     assert device.retire(layer, expert)
     assert not device.retire(layer, expert), "it is leaving already"
     assert states(device)[0] == RESIDENT, "nothing changes before the next step begins"
-    r.step()
+    r.step(0)
     assert device.slot_of(layer, expert) == -1
-    r.step()
+    r.step(0)
     assert states(device)[0] == FREE
     assert device.promote(layer, 15, 0)
     assert not device.promote(layer, 15, 1), "it is on its way"
     arrive(device)
     assert (states(device)[0], device.slot_of(layer, 15)) == (ARRIVING, -1)
-    r.step()
+    r.step(0)
     assert (states(device)[0], device.slot_of(layer, 15)) == (RESIDENT, 0)
 
 
 def test_an_arrival_can_be_called_off(r):
     device = r.backend.device
-    r.step()
+    r.step(0)
     _, _, layer, expert = device.slots()[0]
     device.retire(layer, expert)
-    r.step()
-    r.step()
+    r.step(0)
+    r.step(0)
     device.inject_link(1)
     assert device.promote(layer, 14, 0)
     assert device.retire(layer, 14)
@@ -70,7 +68,7 @@ def test_an_arrival_can_be_called_off(r):
     assert device.promote(layer, 14, 0)
     arrive(device)
     assert device.retire(layer, 14), "it has come and is not yet published"
-    r.step()
+    r.step(0)
     assert (states(device)[0], device.slot_of(layer, 14)) == (FREE, -1)
 
 
@@ -133,7 +131,7 @@ def test_the_guard_drops_a_split_that_is_slower(model_path, wanted):
     r = rig(model_path, budget=0, sim={"cpu_share": -1.0, "workers": 1, "link_rate": 0.0})
     r.backend.device.set_costs([1000.0, 0.0, 0.0, 0.0, 0.0])
     for _ in range(70):
-        list(r.runner.read("step", 0, r.tokens[:1], range(1)))
+        r.step(0)
     split, copied, _, split_ns, copy_ns = r.backend.device.split_report()
     assert split > 0
     assert copied > 0, "a step in 64 copies everything, to be compared"
