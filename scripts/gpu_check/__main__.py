@@ -8,9 +8,11 @@ import time
 import traceback
 from pathlib import Path
 
-from gpu_check import dense, equality, kernels, planted, sustained
+from gpu_check import dense, equality, kernels, nodes, planted, sustained, tune
 
-STAGES = {1: kernels.run, 2: equality.run, 3: dense.run, 4: planted.run, 5: sustained.run}
+STAGES = {
+    1: kernels.run, 2: equality.run, 3: dense.run, 4: planted.run, 5: sustained.run, 6: tune.run, 7: nodes.run,
+}  # fmt: skip
 
 
 def main() -> int:

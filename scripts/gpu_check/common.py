@@ -142,6 +142,35 @@ class Decoder:
         }
 
 
+def in_graph(driver: Any, launches: list[Any], repeats: int = 10) -> float:
+    """Microseconds of a graph of these launches, by events around several replays after one to warm up."""
+    graph = driver.record(launches)
+    driver.replay(graph)
+    driver.synchronize()
+    first = driver.mark()
+    for _ in range(repeats):
+        driver.replay(graph)
+    last = driver.mark()
+    driver.synchronize()
+    return float(driver.elapsed(first, last)) / repeats
+
+
+def by_kernel(driver: Any, replay: Any) -> list[dict[str, Any]]:
+    """What nodes cost inside a graph: a graph of all nodes of each kind, dependent launch as in the step. Values are
+    whatever the last step left."""
+    kinds: dict[tuple[str, int, tuple[int, ...]], list[Any]] = defaultdict(list)
+    for node in replay.launches:
+        kinds[str(node.kernel), node.block, node.grid].append(node)
+    table = []
+    for (kernel, block, grid), nodes in kinds.items():
+        us = in_graph(driver, nodes)
+        table.append(
+            {"kernel": kernel, "grid": grid, "block": block, "count": len(nodes), "us": round(us, 1)}
+            | {"each": round(us / len(nodes), 2)}
+        )
+    return sorted(table, key=lambda x: -float(x["us"]))
+
+
 def backend_of(loaded: LoadedModel) -> CudaBackend:
     backend = loaded.runner.backend
     assert isinstance(backend, CudaBackend)

@@ -26,8 +26,7 @@ class EmulatedDriver:
         self._memory: list[emulator.Memory] = []
 
     def allocate(self, nbytes: int) -> int:
-        memory = emulator.Memory(nbytes, align=256)
-        memory.bytes.fill(0)
+        memory = emulator.Memory(nbytes, align=256, zeroed=True)
         self._memory.append(memory)
         return int(memory.pointer)
 

@@ -58,7 +58,7 @@ def runtime() -> ctypes.CDLL:
     text = (HERE / "runtime.cpp").read_bytes()
     library = ctypes.CDLL(str(_build(text, "c++", ["-std=c++20", "-O2", "-fPIC"])), ctypes.RTLD_GLOBAL)
     library.emulated_alloc.restype = ctypes.c_void_p
-    library.emulated_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+    library.emulated_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
     library.emulated_free.argtypes = [ctypes.c_void_p]
     library.emulated_free.restype = None
     library.emulated_check.restype = library.emulated_launch.restype = ctypes.c_char_p
@@ -148,11 +148,11 @@ def check_memory() -> None:
 
 
 class Memory:
-    """Device memory, 0xff all over; its end lies against a page that faults."""
+    """Device memory, 0xff all over unless `zeroed`; its end lies against a page that faults."""
 
-    def __init__(self, size: int, align: int = 64) -> None:
+    def __init__(self, size: int, align: int = 64, zeroed: bool = False) -> None:
         self.size = size
-        self.pointer = runtime().emulated_alloc(max(size, 1), align)
+        self.pointer = runtime().emulated_alloc(max(size, 1), align, int(not zeroed))
         self.bytes = np.ctypeslib.as_array((ctypes.c_uint8 * max(size, 1)).from_address(self.pointer))
 
     def put(self, data: np.ndarray, offset: int = 0) -> "Memory":

@@ -70,7 +70,7 @@ struct Fiber {
 static Fiber fibers[kMaxThreads];
 static uint32_t runnable[kWarps], arrived[kWarps], at_barrier[kWarps], at_dependency[kWarps], alive[kWarps];
 static int warps, current, order[kWarps], barrier_count, barrier_result;
-static bool passed_dependency;
+static bool passed_dependency, settled, launched_early, predecessor_launched_early;
 static void* main_sp;
 static char *stacks, *dynamic_end;
 static size_t dynamic_bytes;
@@ -145,7 +145,7 @@ static int next_thread() {
     }
     if (live == 0) return -1;
     if (dependent) {
-      if (!passed_dependency && watch == kEnforce) protect(kAll, true);
+      if (!passed_dependency && !settled && watch == kEnforce) protect(kAll, true);
       passed_dependency = true;
       for (int w = 0; w < warps; ++w) runnable[w] |= at_dependency[w], at_dependency[w] = 0;
     } else if (waiting == live) {
@@ -199,6 +199,15 @@ extern "C" void emulated_dependency_wait() {
   runnable[current >> 5] &= ~bit();
   at_dependency[current >> 5] |= bit();
   go_on();
+}
+
+extern "C" void emulated_dependency_launch() { launched_early |= !passed_dependency; }
+
+extern "C" void emulated_dependency_settled() {
+  if (passed_dependency || settled) return;
+  if (predecessor_launched_early) fail("relies on launches before its predecessor, which lets it start before they are complete");
+  settled = true;
+  protect(kAll, true);
 }
 
 extern "C" void emulated_warp(uint32_t mask, void* payload, WarpOp run) {
@@ -354,11 +363,12 @@ extern "C" const char* emulated_launch(void (*call)(void**), void (*touch)(), vo
     return message;
   }
   if (watch == kWatch) protect(PROT_READ, false);
+  predecessor_launched_early = launched_early, launched_early = false;
   for (const uint32_t b : blocks) {
     blockIdx = {b % grid[0], b / grid[0] % grid[1], b / grid[0] / grid[1]};
     if (tls.data) memset(tls.data, 0xff, tls.size);
     memset(dynamic_end - (shared + 15) / 16 * 16, 0xff, (shared + 15) / 16 * 16);
-    passed_dependency = watch != kEnforce;
+    passed_dependency = watch != kEnforce, settled = false;
     if (watch == kEnforce) protect(PROT_NONE, true);
     run_block(static_cast<int>(threads));
     if (!passed_dependency) {
@@ -374,8 +384,8 @@ extern "C" const char* emulated_launch(void (*call)(void**), void (*touch)(), vo
 
 constexpr unsigned char kPattern = 0xa5;
 
-// Bytes [0, size) at a multiple of `align`, against the page after; filled with 0xff.
-extern "C" void* emulated_alloc(size_t size, size_t align) {
+// Bytes [0, size) at a multiple of `align`, against the page after; zero, or 0xff where `poison` is given.
+extern "C" void* emulated_alloc(size_t size, size_t align, int poison) {
   const size_t room = (size + align - 1) / align * align, mapped = (room + kPage - 1) / kPage * kPage + 2 * kPage;
   char* map = map_pages(mapped);
   if (map == MAP_FAILED) return nullptr;
@@ -383,7 +393,7 @@ extern "C" void* emulated_alloc(size_t size, size_t align) {
   mprotect(map + mapped - kPage, kPage, PROT_NONE);
   char* data = map + mapped - kPage - room;
   memset(map + kPage, kPattern, data - (map + kPage));
-  memset(data, 0xff, size);
+  if (poison) memset(data, 0xff, size);
   memset(data + size, kPattern, room - size);
   regions[data] = {map, mapped, size, data, false};
   return data;

@@ -25,7 +25,8 @@ using Tiles = Gemm<QuantType::{name}, {blocks}, 2, 1, 2>;
 extern "C" __global__ void one({parameters}) {{ gemv<QuantType::{name}, {k}, 1, 1>(w, n, q, d, s, rows, y); }}
 extern "C" __global__ void four({parameters}) {{ gemv<QuantType::{name}, {k}, 4, 1>(w, n, q, d, s, rows, y); }}
 extern "C" __global__ void tiles({parameters}) {{
-  Tiles::run({{w, q, d, s, y, n, rows, static_cast<int>(blockIdx.x) * Tiles::kRows, static_cast<int>(blockIdx.y) * Tiles::kTokens}});
+  const int row = static_cast<int>(blockIdx.x) * Tiles::kRows, token = static_cast<int>(blockIdx.y) * Tiles::kTokens;
+  Tiles::run({{w, q, d, s, y, n, rows, row, token}});
 }}
 extern "C" {{ extern const int tile_bytes = Tiles::kSharedBytes; }}
 """

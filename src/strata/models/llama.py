@@ -73,9 +73,10 @@ class Llama:
     def _attention(self, b: Builder, x: Buffer, w: LlamaLayer, kv: LayerKV, table: Buffer) -> Buffer:
         c = self.config
         x = rms_norm(b, x, w.attn_norm, c.rms_eps)
-        q = add_bias(b, linear(b, x, w.q_proj), w.q_bias)
-        k = add_bias(b, linear(b, x, w.k_proj), w.k_bias)
-        v = add_bias(b, linear(b, x, w.v_proj), w.v_bias)
+        q, k, v = (
+            linear(b, x, p) for p in (w.q_proj, w.k_proj, w.v_proj)
+        )  # neighbours, so that a GPU joins them
+        q, k, v = add_bias(b, q, w.q_bias), add_bias(b, k, w.k_bias), add_bias(b, v, w.v_bias)
         q = rope(b, q, table, c.head_dim, RopeStyle.ADJACENT)
         k = rope(b, k, table, c.head_dim, RopeStyle.ADJACENT)
         kv_store(b, k, v, kv)

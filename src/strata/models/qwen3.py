@@ -82,9 +82,9 @@ class Qwen3:
 
     def _attention(self, b: Builder, x: Buffer, w: Qwen3Layer, kv: LayerKV, table: Buffer) -> Buffer:
         c = self.config
-        q = self._rotated(b, add_bias(b, linear(b, x, w.q_proj), w.q_bias), w.q_norm, table)
-        k = self._rotated(b, add_bias(b, linear(b, x, w.k_proj), w.k_bias), w.k_norm, table)
-        v = add_bias(b, linear(b, x, w.v_proj), w.v_bias)
+        q, k, v = (linear(b, x, p) for p in (w.q_proj, w.k_proj, w.v_proj))
+        q, k, v = add_bias(b, q, w.q_bias), add_bias(b, k, w.k_bias), add_bias(b, v, w.v_bias)
+        q, k = self._rotated(b, q, w.q_norm, table), self._rotated(b, k, w.k_norm, table)
         kv_store(b, k, v, kv)
         return linear(b, attention(b, q, kv, c.num_heads, scale=c.head_dim**-0.5), w.o_proj)
 

@@ -66,9 +66,8 @@ class Builder:
                     first = spans[buffer].first if buffer in spans else i
                     spans[buffer] = Interval(first, i, buffer.nbytes)
         offsets, size = place([self._kept(span) for span in spans.values()])
-        return Program(
-            tuple(self._ops), self.bucket, dict(zip(spans, offsets, strict=True)), size, self._marks
-        )
+        placed = dict(zip(spans, offsets, strict=True))
+        return Program(tuple(self._ops), self.bucket, placed, size, self._marks, self._repeatable)
 
     def _kept(self, span: Interval) -> Interval:
         if self._repeatable is None or not span.first < self._repeatable <= span.last:

@@ -16,6 +16,7 @@ class Program:
     offsets: Mapping[Buffer, int]
     arena_bytes: int
     marks: Mapping[str, int] = field(default_factory=dict)  # name -> index of the first op after it
+    repeatable: int | None = None  # ops from here on may run again: what they read from before stays in place
 
     def __len__(self) -> int:
         return len(self.ops)

@@ -14,7 +14,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __shared__ static thread_local
 #define __launch_bounds__(...)
-#define __align__(n) alignas(n)
+#define __align__(n) __attribute__((aligned(n)))
 #define __constant__ static const
 #define __restrict__ __restrict
 
@@ -35,6 +35,9 @@ extern "C" void emulated_yield();
 extern "C" void* emulated_dynamic_shared();
 // What griddepcontrol.wait does: until here a kernel may not touch what earlier launches wrote.
 extern "C" void emulated_dependency_wait();
+// What griddepcontrol.launch_dependents does, and ptx.cuh `dependency_settled`.
+extern "C" void emulated_dependency_launch();
+extern "C" void emulated_dependency_settled();
 // Ends the launch with an error.
 extern "C" [[noreturn]] void emulated_fail(const char* why);
 

@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 from strata.backends.base import Arena
 from strata.backends.cuda import (  # noqa: F401  (they register their rules)
+    fuse_attention,
+    fuse_dense,
+    fuse_sublayer,
     lower_attention,
     lower_dense,
     lower_heads,
@@ -17,10 +20,11 @@ from strata.backends.cuda import (  # noqa: F401  (they register their rules)
     lower_state,
 )
 from strata.backends.cuda.driver import Driver, Launch
+from strata.backends.cuda.fuse import Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
 from strata.backends.cuda.lower import Context, lower
 from strata.backends.cuda.memory import DeviceArray, Slabs
-from strata.backends.cuda.replay import CudaReplay
+from strata.backends.cuda.replay import CudaReplay, Part
 from strata.backends.cuda.weights import WeightStore
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.program import Program
@@ -36,8 +40,14 @@ class CudaBackend:
     name = "cuda"
     forms: tuple[Form, ...] = ("step",)  # prompts are read in the step form
 
-    def __init__(self, driver: Driver, slab_bytes: int = _SLAB_BYTES, input_bytes: int = _INPUT_BYTES):
-        self.driver = driver
+    def __init__(
+        self,
+        driver: Driver,
+        slab_bytes: int = _SLAB_BYTES,
+        input_bytes: int = _INPUT_BYTES,
+        fused: bool = True,
+    ):
+        self.driver, self._fused = driver, fused
         self._inputs = StepInputs(driver, input_bytes)
         self._states = Slabs(driver, slab_bytes)
         self._weights = WeightStore(driver, slab_bytes)
@@ -66,19 +76,28 @@ class CudaBackend:
 
     def lower(self, program: Program, arena: Arena = "step") -> CudaReplay:
         """Launches with absolute addresses, compiled and recorded."""
-        address, size = self._arenas.get(arena, (0, 0))
-        assert size >= program.arena_bytes, f"reserve() arena {arena} before lowering"
-        context = self._context(program, address)
-        launches: list[list[Launch]] = []
-        for op in program.ops:
-            launches.append(lower(op, context))
-            self._workspace.reset()
-        return CudaReplay(self.driver, program, launches, self._inputs, self._faults)
+        assert self._arenas.get(arena, (0, 0))[1] >= program.arena_bytes, (
+            f"reserve() arena {arena} before lowering"
+        )
+        found = groups(program, self._fused)
+        offsets, arena_bytes = plan(program, found)
+        self.reserve(
+            arena_bytes, arena
+        )  # groups hold their buffers longer; programs lowered before keep theirs
+        context = self._context(program, self._arenas.get(arena, (0, 0))[0], offsets)
 
-    def _context(self, program: Program, arena: int) -> Context:
+        def launches(lowering: Lowering) -> list[Launch]:
+            self._workspace.reset()
+            return lowering(context)
+
+        parts = [Part(g.begin, g.end, launches(g.launches)) for g in found]
+        alone = lambda i: launches(lambda at: lower(program.ops[i], at))  # noqa: E731
+        return CudaReplay(self.driver, program, parts, alone, self._inputs, self._faults)
+
+    def _context(self, program: Program, arena: int, offsets: dict[Buffer, int]) -> Context:
         def buffer_address(buffer: Buffer) -> int:
             if buffer.role == "scratch":
-                return arena + program.offsets[buffer]
+                return arena + offsets[buffer]
             return self._address(buffer)
 
         def planes(buffer: Buffer) -> tuple[int, int, int]:

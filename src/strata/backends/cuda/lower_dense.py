@@ -13,6 +13,8 @@ from strata.ops.rope import Rope
 
 THREADS = 256
 _WARPS = 4  # of a thread block whose warps work alone
+_ROW_THREADS = 512  # kThreads of norm.cu
+_LONG_ROW = 256
 _MOST_BLOCKS = 1024  # of a kernel whose thread blocks take elements in turn
 
 
@@ -46,18 +48,47 @@ def _(op: Embed, at: Context) -> list[Launch]:
 def _(op: RmsNorm, at: Context) -> list[Launch]:
     width = op.weight.shape[-1]
     pieces = op.x.shape[-1] // width
+    if whole_row(op) and 4 * width <= at.properties.shared:
+        return norm_row(op, at, out=True)
     args = [at.live(op.out), *at.at(op.x), *at.raw(op.weight), *at.at(op.out)]
     sizes = [*ints(width, pieces), *floats(op.eps)]
     grid = warps(rows_of(op.x, at) * pieces)
-    return [launch("norm.cu", "rms_norm", grid, 32 * _WARPS, [*args, *sizes])]
+    return [launch("norm.cu", "norm_pieces", grid, 32 * _WARPS, [*args, *sizes])]
+
+
+def whole_row(op: RmsNorm) -> bool:
+    """Whether the norm runs over rows that are long enough for a thread block."""
+    return op.x.shape[-1] == op.weight.shape[-1] >= _LONG_ROW
+
+
+def norm_row(
+    op: RmsNorm, at: Context, *, before: Add | None = None, after: Quantize | None = None, out: bool
+) -> list[Launch]:
+    """A thread block a row: `before` is the addition that makes the row, `after` takes the norm; `out`: is it kept."""
+    width = op.weight.shape[-1]
+    x, y, total = (op.x, None, None) if before is None else (before.a, before.b, before.out)
+    planes = [pointer(0)] * 3 if after is None else at.q8(after.out)
+    args = [
+        at.live(op.out),
+        *at.at(x, y),
+        *at.raw(op.weight),
+        *at.at(total, op.out if out else None),
+        *planes,
+    ]
+    args += [pointer(at.faults), *ints(width), *floats(op.eps)]
+    return [launch("norm.cu", "norm_row", rows_of(op.x, at), _ROW_THREADS, args, shared=4 * width)]
+
+
+def quantize_blocks(entry: str, inputs: list[Arg], out: Buffer, at: Context) -> list[Launch]:
+    """A warp a block of 32 of the q8 rows `out`."""
+    k = out.shape[-1]
+    args = [at.live(out), *inputs, *at.q8(out), pointer(at.faults), *ints(k)]
+    return [launch("quantize.cu", entry, warps(rows_of(out, at) * k // 32), 32 * _WARPS, args)]
 
 
 @lower.register
 def _(op: Quantize, at: Context) -> list[Launch]:
-    k = op.x.shape[-1]
-    args = [at.live(op.x), *at.at(op.x), *at.q8(op.out), pointer(at.faults), *ints(k)]
-    grid = warps(rows_of(op.x, at) * k // 32)
-    return [launch("quantize.cu", "quantize", grid, 32 * _WARPS, args)]
+    return quantize_blocks("quantize_rows", at.at(op.x), op.out, at)
 
 
 @lower.register

@@ -1,15 +1,30 @@
 """Lowering rules of products with quantised and float matrices, rows 1 to 32."""
 
-from strata.backends.cuda.driver import Launch
-from strata.backends.cuda.lower import Context, ints, launch, lower, type_macro
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from strata.backends.cuda.driver import Arg, Launch
+from strata.backends.cuda.lower import FILE, Context, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_dense import THREADS, rows_of
 from strata.ops.arithmetic import segment_bounds
+from strata.ops.buffers import Buffer
 from strata.ops.linear import LinearF, LinearQ
 
 _ROWS = (1, 2, 4, 8)  # rows a kernel takes at once
-_TABLE_WORDS = {"IQ3_XXS": 256, "IQ2_S": 2048}  # Packed<T>::kTableWords
+TABLE_WORDS = {
+    "IQ3_XXS": 256,
+    "IQ2_S": 2048,
+    "IQ2_XXS": 512,
+    "IQ2_XS": 1024,
+    "IQ3_S": 512,
+}  # Packed<T>::kTableWords
 _PAD_BYTES = 16  # kSegmentPad of product.cuh, a segment
-_WARPS = THREADS // 32
+_THREADS = (256, 128, 64)  # a thread block
+_BALANCED = 0.9  # share of the time that multiprocessors have work
+_STAGE_VALUES = 8192  # kStage of linear_f.cu, of all rows
+MOST_MATRICES = 3  # of one launch
 
 
 def segment_count(k: int) -> int:
@@ -17,44 +32,98 @@ def segment_count(k: int) -> int:
     return len(segment_bounds(k // 32)) - 1
 
 
+def longest_segment(k: int) -> int:
+    """Blocks of the longest segment."""
+    return -(-(k // 32) // segment_count(k))
+
+
+def segment_length(k: int) -> int:
+    """product.cuh `Length`: blocks of even segments, -1 where none is longer than is loaded ahead, else 0."""
+    if k // 32 % segment_count(k) == 0:
+        return longest_segment(k)
+    return -1 if longest_segment(k) <= blocks_ahead(k) else 0
+
+
+def balanced_threads(sizes: Sequence[int], rows_a_warp: int, at: Context) -> int:
+    """Threads a thread block, so that all multiprocessors end at about the same time."""
+
+    def share(threads: int) -> float:
+        blocks = sum(-(-n // (threads // 32 * rows_a_warp)) for n in sizes) / at.properties.multiprocessors
+        return blocks / math.ceil(blocks)
+
+    return next((t for t in _THREADS if share(t) >= _BALANCED), max(_THREADS, key=share))
+
+
 def blocks_ahead(k: int) -> int:
     """Blocks a lane loads before it uses the first: its whole segment where that is short."""
-    longest = -(-(k // 32) // segment_count(k))
+    longest = longest_segment(k)
     return longest if longest <= 6 else min((4, 5), key=lambda a: (-(-longest // a) * a, -a))
 
 
 def shared_bytes(name: str, k: int, rows: int) -> int:
     """Dynamic shared memory of linear_q."""
     row = k + _PAD_BYTES * segment_count(k) + k // 32 * 8
-    return 4 * _TABLE_WORDS.get(name, 0) + 4 * THREADS * rows + rows * row
+    return 4 * TABLE_WORDS.get(name, 0) + 4 * THREADS * rows + rows * row
+
+
+def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
+    """One launch of up to three products of the same rows with matrices of one format."""
+    fmt, k, rows = ops[0].weight.format, ops[0].weight.shape[1], rows_of(ops[0].out, at)
+    room = [m for m in _ROWS if m == 1 or shared_bytes(fmt.name, k, m) <= at.properties.shared]
+    m = next((m for m in room if m >= rows), room[-1])
+    segments = segment_count(k)
+    macros: list[tuple[str, str | int]] = [
+        type_macro(fmt),
+        ("STRATA_ROWS", m),
+        ("STRATA_SEGMENTS", segments),
+        ("STRATA_AHEAD", blocks_ahead(k)),
+        ("STRATA_LENGTH", segment_length(k)),
+    ]
+    sizes = [op.weight.shape[0] for op in ops]
+    threads = balanced_threads(sizes, 32 // segments, at)
+    each = threads // 32 * (32 // segments)
+    matrices, blocks = _matrices([(op.weight.shape[0], at.packed(op.weight), op.out) for op in ops], each, at)
+    args = [at.live(ops[0].out), *at.q8(ops[0].x), *matrices, *ints(k)]
+    shared = shared_bytes(fmt.name, k, m)
+    grid = blocks, -(-rows // m)
+    return [launch("linear_q.cu", "linear_q", grid, threads, args, macros=macros, shared=shared)]
+
+
+def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:
+    """One launch of up to three products of the same float rows with matrices of one type."""
+    fmt, k, rows = ops[0].weight.format, ops[0].weight.shape[1], rows_of(ops[0].out, at)
+    m = next((m for m in _ROWS if m >= rows), _ROWS[-1])
+    macros: list[tuple[str, str | int]] = [type_macro(fmt), ("STRATA_ROWS", m)]
+    threads = balanced_threads([op.weight.shape[0] for op in ops], 4, at)
+    named = [(op.weight.shape[0], pointer(at.weight(op.weight, FILE)), op.out) for op in ops]
+    matrices, blocks = _matrices(named, threads // 8, at)
+    whole = k // 32 if k % 8 == 0 else 0
+    args = [at.live(ops[0].out), *at.at(ops[0].x), *matrices, *ints(k, whole)]
+    stage = 4 * m * (_STAGE_VALUES // m // 32 * 32)
+    shared = min(stage, -(-4 * m * k // 16) * 16) if m == 1 else stage
+    return [
+        launch(
+            "linear_f.cu", "linear_f", (blocks, -(-rows // m)), threads, args, macros=macros, shared=shared
+        )
+    ]
+
+
+def _matrices(
+    found: Sequence[tuple[int, np.uint64, Buffer]], each: int, at: Context
+) -> tuple[list[Arg], int]:
+    """Arguments w, y, n of three matrices, and the thread blocks of all, each of `each` weight rows."""
+    args: list[Arg] = []
+    for n, w, y in found:
+        args += [w, *at.at(y), *ints(n)]
+    args += [pointer(0), pointer(0), *ints(0)] * (MOST_MATRICES - len(found))
+    return args, sum(-(-n // each) for n, _, _ in found)
 
 
 @lower.register
 def _(op: LinearQ, at: Context) -> list[Launch]:
-    n, k = op.weight.shape
-    name, rows = op.weight.format.name, rows_of(op.out, at)
-    room = [m for m in _ROWS if m == 1 or shared_bytes(name, k, m) <= at.properties.shared]
-    m = next((m for m in room if m >= rows), room[-1])
-    segments = segment_count(k)
-    macros: list[tuple[str, str | int]] = [
-        type_macro(op.weight.format),
-        ("STRATA_ROWS", m),
-        ("STRATA_SEGMENTS", segments),
-        ("STRATA_AHEAD", blocks_ahead(k)),
-    ]
-    args = [at.live(op.out), *at.q8(op.x), at.packed(op.weight), *at.at(op.out), *ints(k, n)]
-    grid = -(-n // (_WARPS * (32 // segments))), -(-rows // m)
-    shared = shared_bytes(name, k, m)
-    return [launch("linear_q.cu", "linear_q", grid, THREADS, args, macros=macros, shared=shared)]
+    return quantised([op], at)
 
 
 @lower.register
 def _(op: LinearF, at: Context) -> list[Launch]:
-    n, k = op.weight.shape
-    rows = rows_of(op.out, at)
-    m = next((m for m in _ROWS if m >= rows), _ROWS[-1])
-    macros: list[tuple[str, str | int]] = [type_macro(op.weight.format), ("STRATA_ROWS", m)]
-    whole = k // 32 if k % 8 == 0 else 0
-    args = [at.live(op.out), *at.at(op.x), *at.raw(op.weight), *at.at(op.out), *ints(k, n, whole)]
-    grid = -(-4 * n // THREADS), -(-rows // m)
-    return [launch("linear_f.cu", "linear_f", grid, THREADS, args, macros=macros)]
+    return floating([op], at)

@@ -3,6 +3,7 @@
 from strata.backends.cuda.driver import Launch
 from strata.backends.cuda.lower import Context, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_heads import by_warp
+from strata.backends.cuda.lower_linear import TABLE_WORDS
 from strata.ops.arithmetic import segment_bounds
 from strata.ops.expert_groups import GroupByExpert
 from strata.ops.experts import ExpertDown, ExpertGateUp
@@ -10,7 +11,6 @@ from strata.ops.router import Router
 from strata.quants import Format
 
 _MOST_ROWS = 8  # pairs of an expert that share a decoded block
-_TABLE_WORDS = {"IQ3_XXS": 256, "IQ2_S": 2048}
 
 
 @lower.register
@@ -45,13 +45,14 @@ class _Shape:
         self.threads = 32 * warps
         self.by_expert = experts < pairs
         self.grid = -(-n // features), experts if self.by_expert else pairs
-        tables = sum({f.name: _TABLE_WORDS.get(f.name, 0) for f in formats}.values())
+        tables = sum({f.name: TABLE_WORDS.get(f.name, 0) for f in formats}.values())
         staged = self.rows * (k // 4 + 4 * self.segments + 2 * (k // 32)) if quantised else 0
         self.shared = 4 * (tables + self.threads * self.rows + 2 * self.rows * features + staged)
         self.macros: list[tuple[str, str | int]] = [
             ("STRATA_ROWS", self.rows),
             ("STRATA_SEGMENTS", self.segments),
             ("STRATA_AHEAD", longest if longest <= 6 else 4),
+            ("STRATA_LENGTH", longest if quantised and k // 32 % self.segments == 0 else 0),
         ]
 
 

@@ -1,20 +1,23 @@
 """Lowering rules of sparse attention: ranking blocks, attending to the chosen ones."""
 
+from collections.abc import Sequence
+
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer
+from strata.backends.cuda.lower_attention import KV_TYPES, most_heads, room
+from strata.backends.cuda.lower_dense import rows_of
 from strata.ops.arithmetic import ATTENTION_SPLIT
 from strata.ops.select_blocks import BlockScores, RankBlocks, SelectBlocks
 from strata.ops.sparse_attention import SparseAttention
 
-_KV_TYPES = {"f32": 0, "f16": 1, "i8": 2}
 _SELECT_THREADS = 512
 _RANK_ROWS = 64  # rows ranked at a time
 _SCORE_WARPS, _SCORES_A_WARP = 8, 8
-_HEADS = 4  # query heads of a thread block
+_BUSY = 0.75  # thread blocks a multiprocessor, below which a thread block takes fewer heads
 _ROWS = 32  # rows of a launch: bounds the splits' results
 
 
-def _scores(op: BlockScores, stride: int) -> list[Arg]:
+def score_sizes(op: BlockScores, stride: int) -> list[Arg]:
     num_pages, _, dim = op.pooled.shape
     heads = op.q.shape[-1] // dim
     return ints(heads, dim, op.ratio, op.budget, stride, op.page_table.shape[1], num_pages)
@@ -24,7 +27,7 @@ def _scores(op: BlockScores, stride: int) -> list[Arg]:
 def _(op: BlockScores, at: Context) -> list[Launch]:
     stride = op.out.shape[-1]
     buffers = (op.positions, op.sequences, op.page_table, op.q, op.pooled, op.out)
-    args = [at.live(op.q), *at.at(*buffers), *_scores(op, stride), pointer(at.faults)]
+    args = [at.live(op.q), *at.at(*buffers), *score_sizes(op, stride), pointer(at.faults)]
     most = at.properties.multiprocessors * 8
     grid = (max(1, min(most, -(-stride // (_SCORE_WARPS * _SCORES_A_WARP)))), op.q.shape[0])
     return [launch("select.cu", "block_scores", grid, 32 * _SCORE_WARPS, args)]
@@ -43,32 +46,40 @@ def _(op: RankBlocks, at: Context) -> list[Launch]:
     rows = min(op.q.shape[0], _RANK_ROWS)
     scratch = pointer(at.scratch(4 * rows * op.max_blocks))
     buffers = (op.positions, op.sequences, op.page_table, op.q, op.pooled, op.out)
-    args = [at.live(op.q), *at.at(*buffers), scratch, *_scores(op, op.max_blocks), pointer(at.faults)]
+    args = [at.live(op.q), *at.at(*buffers), scratch, *score_sizes(op, op.max_blocks), pointer(at.faults)]
     return [launch("select.cu", "rank_blocks", rows, _SELECT_THREADS, args)]
 
 
 @lower.register
 def _(op: SparseAttention, at: Context) -> list[Launch]:
-    rows = op.q.shape[0]
-    return [_attend(op, at, row) for row in range(0, rows, _ROWS)]
+    return attend(op, at)
 
 
-def _attend(op: SparseAttention, at: Context, row: int) -> Launch:
+def attend(op: SparseAttention, at: Context, gated: Sequence[Arg] = ()) -> list[Launch]:
+    """Launches of sparse.cu; `gated`: addresses of queries with gates and of q8 planes for the gated heads."""
+    rows = rows_of(op.q, at)
+    return [_attend(op, at, row, min(rows - row, _ROWS), gated) for row in range(0, rows, _ROWS)]
+
+
+def _attend(op: SparseAttention, at: Context, row: int, rows: int, gated: Sequence[Arg]) -> Launch:
     num_pages, kv_heads, _, head_dim = op.k_pool.shape
-    budget, rows = op.selected.shape[-1], min(op.q.shape[0] - row, _ROWS)
+    budget, group = op.selected.shape[-1], op.heads // kv_heads
     splits = -(-(budget * op.ratio + op.ratio - 1) // ATTENTION_SPLIT)
-    group = op.heads // kv_heads
-    together = min(group, _HEADS)
-    parts = kv_heads * -(-group // together)
+    most = min(most_heads(head_dim), group)
+    busy = _BUSY * at.properties.multiprocessors / (splits * kv_heads * rows)
+    heads = next((h for h in (4, 2) if h <= most and -(-group // h) >= busy), 1 if busy > group / 2 else most)
+    parts = kv_heads * -(-group // heads)
     results = at.scratch(4 * rows * op.heads * splits * (head_dim + 2))
     buffers = (op.positions, op.sequences, op.page_table, op.q, op.selected, op.k_pool, op.v_pool)
-    args = [at.live(op.q), *at.at(*buffers, op.k_scales, op.v_scales, op.out)]
+    args = [at.live(op.q), *at.at(*buffers, op.k_scales, op.v_scales, op.out), *(gated or [pointer(0)] * 4)]
     args += [pointer(results), pointer(at.counters(rows * parts))]
-    args += ints(
-        op.heads, kv_heads, head_dim, op.page_table.shape[1], num_pages, op.ratio, budget, row, splits
-    )
+    args += ints(op.heads, kv_heads, op.page_table.shape[1], num_pages, op.ratio, budget, row, splits)
     args += [*floats(op.scale), pointer(at.faults)]
-    macros = [("STRATA_KV", _KV_TYPES[op.k_pool.dtype]), ("STRATA_HEADS", together)]
-    grid = (splits, parts, rows)
-    shared = 4 * together * head_dim
-    return launch("sparse.cu", "sparse_attention", grid, 256, args, macros=macros, shared=shared)
+    macros: list[tuple[str, str | int]] = [
+        ("STRATA_KV", KV_TYPES[op.k_pool.dtype]), ("STRATA_HEADS", heads), ("STRATA_DIM", head_dim),
+        ("STRATA_GATED", int(bool(gated))),
+    ]  # fmt: skip
+    shared = room(head_dim, heads)
+    return launch(
+        "sparse.cu", "sparse_attention", (splits, parts, rows), 256, args, macros=macros, shared=shared
+    )

@@ -1,6 +1,7 @@
 """A lowered program: graphs of its parts, recorded when first asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,28 @@ from strata.backends.cuda.inputs import StepInputs
 from strata.ops.program import Program
 
 
+@dataclass(frozen=True)
+class Part:
+    """Ops [begin, end) and the launches that compute them together."""
+
+    begin: int
+    end: int
+    launches: list[Launch]
+
+
 class CudaReplay:
-    """`launches[i]` belong to op i."""
+    """`parts` in order are the program; `alone`: launches of one op, where a replay begins or ends in a part."""
 
     def __init__(
         self,
         driver: Driver,
         program: Program,
-        launches: Sequence[Sequence[Launch]],
+        parts: Sequence[Part],
+        alone: Callable[[int], list[Launch]],
         inputs: StepInputs,
         faults: HostMemory,
     ):
-        self._driver, self._program, self._launches = driver, program, launches
+        self._driver, self._program, self._parts, self._alone = driver, program, parts, alone
         self._inputs, self._faults = inputs, faults
         self._graphs: dict[tuple[int, int], Any] = {}
 
@@ -36,10 +47,19 @@ class CudaReplay:
         """Starts ops [begin, end) with the inputs as they are now."""
         part = (begin, len(self._program) if end is None else end)
         if part not in self._graphs:
-            launches = [launch for op in self._launches[slice(*part)] for launch in op]
-            self._graphs[part] = self._driver.record([self._inputs.copy_launch(), *launches])
+            self._graphs[part] = self._driver.record([self._inputs.copy_launch(), *self._between(*part)])
         self._inputs.snapshot()
         self._driver.replay(self._graphs[part])
+
+    def _between(self, begin: int, end: int) -> list[Launch]:
+        found: list[Launch] = []
+        for part in self._parts:
+            if begin <= part.begin and part.end <= end:
+                found += part.launches
+            else:
+                for i in range(max(begin, part.begin), min(end, part.end)):
+                    found += self._alone(i)
+        return found
 
     def check(self) -> None:
         """Raises what kernels reported since the last check."""
@@ -54,14 +74,15 @@ class CudaReplay:
         return bits
 
     def timeline(self, repeats: int = 5) -> list[tuple[str, str, float]]:
-        """(op kind, kernel, microseconds) of every node of the whole program, with the inputs as they are now."""
-        nodes = [
-            (op.kind, n) for op, part in zip(self._program.ops, self._launches, strict=True) for n in part
-        ]
+        """(op kinds, kernel, microseconds) of every node of the whole program, with the inputs as they are now."""
+        nodes = [(self._kinds(part), n) for part in self._parts for n in part.launches]
         times = self._driver.timeline([n for _, n in nodes], repeats)
         return [(kind, str(n.kernel), us) for (kind, n), us in zip(nodes, times, strict=True)]
+
+    def _kinds(self, part: Part) -> str:
+        return " + ".join(op.kind for op in self._program.ops[part.begin : part.end])
 
     @property
     def launches(self) -> list[Launch]:
         """All nodes in order, the copy of inputs left out."""
-        return [launch for op in self._launches for launch in op]
+        return [launch for part in self._parts for launch in part.launches]

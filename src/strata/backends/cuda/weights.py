@@ -11,10 +11,15 @@ from strata.backends.cuda.memory import ALIGNMENT, Slabs
 from strata.ops.buffers import Weight
 from strata.quants import Format
 
-# Formats whose products read planes (kernels/packed*.cuh); the others' read the file's blocks.
-PACKED_TYPES = frozenset(("IQ3_XXS", "Q2_0", "Q6_K", "Q4_K", "IQ2_S", "NVFP4"))
+# Formats whose products read the file's blocks; the others' read planes (kernels/packed*.cuh).
+UNPACKED_TYPES = frozenset(("IQ1_S", "IQ1_M", "TQ1_0"))
 _STAGE_BYTES = 32 << 20
 _THREADS = 128
+
+
+def is_packed(fmt: Format) -> bool:
+    """Whether products read planes of the format."""
+    return fmt.quantised and fmt.name not in UNPACKED_TYPES
 
 
 class WeightStore:
@@ -34,7 +39,7 @@ class WeightStore:
 
     def address(self, weight: Weight, layout: str) -> int:
         """Address of the weight in a layout of `lower`: FILE or PACKED."""
-        if weight.format.name not in PACKED_TYPES:
+        if not is_packed(weight.format):
             layout = FILE
         key = weight, layout
         if key not in self._placed:
@@ -46,7 +51,7 @@ class WeightStore:
         """Address of uint64 [num_experts]: where each expert of a stack lies, packed where its format is."""
         if weight not in self._tables:
             experts, n, k = weight.shape
-            layout = PACKED if weight.format.name in PACKED_TYPES else FILE
+            layout = PACKED if is_packed(weight.format) else FILE
             each = weight.data.nbytes // experts
             stride = -(-each // ALIGNMENT) * ALIGNMENT if layout == PACKED else each
             first = self._put(weight.data, weight.format, n, k, layout, experts, stride)

@@ -1,20 +1,49 @@
-// attention: row r attends to cells 0 .. positions[r] of its sequence (the last `window` of them, when not 0).
-// Macros: STRATA_KV (pool type), STRATA_HEADS (query heads a thread block takes). Grid: (split workers, groups of heads, rows from
-// `row0` on); workers of a row take its splits in turn, and the last of them to end joins them.
-#include "attention.cuh"
+// attention: row r attends to cells 0 .. positions[r] of its sequence (the last `window` of them, when not 0). Macros: STRATA_KV (pool
+// type), STRATA_HEADS (query heads a thread block takes), STRATA_DIM (values a head). Grid: (split workers, groups of heads, rows from
+// `row0` on); workers of a row take its splits in turn, and the last of them to end joins them. The result goes to `out` and, as int8
+// blocks, to the planes out_q, out_d, out_sums: either may be null.
+#include "op.cuh"
+#include "split.cuh"
+#include "step.cuh"
 
 using namespace strata;
 
-extern "C" __global__ void __launch_bounds__(256) attention(
+namespace {
+
+constexpr int H = STRATA_HEADS, D = STRATA_DIM;
+using Work = Split<STRATA_KV, H, D>;
+
+struct Output {
+  float* out;
+  int8_t* q;
+  float* d;
+  int16_t* sums;
+  uint32_t* faults;
+
+  // `values` [heads][D] in shared memory, of a row's heads from flat position `at` on.
+  __device__ __forceinline__ void put(const float* values, int heads, size_t at) const {
+    __syncthreads();
+    for (int i = threadIdx.x; out != nullptr && i < heads * D; i += kSplitThreads) out[at + i] = values[i];
+    if (q == nullptr) return;
+    for (int b = warp_id(); b < heads * D / 32; b += kSplitThreads / 32) {
+      const float v = values[32 * b + lane_id()];
+      const size_t block = at / 32 + b;
+      if (!finite32(v)) report(faults, kFaultNonFinite);
+      quantize_block(v, q + block * 32, d + block, sums + 2 * block);
+    }
+  }
+};
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(256, 2) attention(
     const int* live, const int* positions, const int* sequences, const int* page_table, const float* q, const void* k_pool,
-    const void* v_pool, const unsigned short* k_scales, const unsigned short* v_scales, float* out, float* results, uint32_t* arrived,
-    uint32_t* faults, int heads, int kv_heads, int head_dim, int pages_per_seq, int window, int num_pages, int row0, int max_splits,
-    float scale) {
-  constexpr int H = STRATA_HEADS;
-  __shared__ SplitScratch<H> s;
-  __shared__ bool last_block;
+    const void* v_pool, const unsigned short* k_scales, const unsigned short* v_scales, float* out, int8_t* out_q, float* out_d,
+    int16_t* out_sums, float* results, uint32_t* arrived, uint32_t* faults, int heads, int kv_heads, int pages_per_seq, int window,
+    int num_pages, int row0, int max_splits, float scale) {
   STRATA_DYNAMIC_SHARED(shared);
-  float* queries = reinterpret_cast<float*>(shared);  // [H][head_dim]
+  __shared__ bool last_block;
+  auto& s = *reinterpret_cast<Work::Room*>(shared);
   dependency_launch();
   dependency_wait();
   const int row = row0 + blockIdx.z;
@@ -28,37 +57,39 @@ extern "C" __global__ void __launch_bounds__(256) attention(
     return;
   }
   const int first_cell = window > 0 ? max(position - window + 1, 0) : 0;
-  const int first = first_cell / kAttentionSplit, last = position / kAttentionSplit;
-  const KvPools kv = {k_pool, v_pool, k_scales, v_scales, kv_heads, head_dim};
-  const size_t per_row = static_cast<size_t>(heads) * max_splits;
-  float* mine = results + blockIdx.z * per_row * (head_dim + 2);
-  const SplitResults r = {mine, mine + per_row, mine + 2 * per_row, max_splits, head_dim};
-  for (int i = threadIdx.x; i < count * head_dim; i += kAttentionThreads)
-    queries[i] = q[(static_cast<size_t>(row) * heads + head) * head_dim + i];
-  for (int split = first + blockIdx.x; split <= last; split += gridDim.x) {
-    const int cell = split * kAttentionSplit;
+  const int first = first_cell / kAttentionSplit, splits = position / kAttentionSplit - first + 1;
+  const int workers = min(static_cast<int>(gridDim.x), splits);
+  if (static_cast<int>(blockIdx.x) >= workers) return;
+  const SplitResults<D> r(results + static_cast<size_t>(blockIdx.z) * heads * max_splits * (D + 2), heads, max_splits);
+  const Output output = {out, out_q, out_d, out_sums, faults};
+  const size_t at = (static_cast<size_t>(row) * heads + head) * D;
+  for (int i = threadIdx.x; i < H * D; i += kSplitThreads) (&s.query[0][0])[i] = i < count * D ? q[at + i] : 0.0f;
+  for (int split = blockIdx.x; split < splits; split += gridDim.x) {
+    const int cell = (first + split) * kAttentionSplit;
     const int begin = max(first_cell - cell, 0), end = min(position + 1 - cell, kAttentionSplit);
-    bool found = true;
-    if (threadIdx.x < kAttentionSplit) {
-      const int p = (cell + static_cast<int>(threadIdx.x)) / kPageCells;
-      const bool seen = static_cast<int>(threadIdx.x) >= begin && static_cast<int>(threadIdx.x) < end;
-      const int page = seen ? page_id(page_table, pages_per_seq, num_pages, sequence, p) : 0;
-      found = page >= 0;
-      s.cell[threadIdx.x] = page * kPageCells + static_cast<int>(threadIdx.x) % kPageCells;
-    }
-    if (__syncthreads_or(!found)) {
+    const int own = threadIdx.x;
+    const bool seen = own >= begin && own < end;
+    const int page = seen ? page_id(page_table, pages_per_seq, num_pages, sequence, (cell + own) / kPageCells) : 0;
+    s.cell[own] = (max(page, 0) * kv_heads + kv_head) * kPageCells + own % kPageCells;
+    if (__syncthreads_or(page < 0)) {
       if (threadIdx.x == 0) report(faults, kFaultRange);
       break;
     }
-    split_scores<STRATA_KV, H>(s, queries, kv, kv_head, count, begin, end, scale);
-    split_softmax(s, count, begin, end);
-    split_values<STRATA_KV, H>(s, kv, kv_head, count, begin, end, r, head, split - first);
+    Work work = {s, k_pool, v_pool, k_scales, v_scales, begin, end};
+    work.scores(scale);
+    work.load_values();
+    work.softmax(count);
+    if (splits == 1) {
+      float* values = &s.query[0][0];
+      work.value_sums(count, [&](int h, int d, float o) { values[h * D + d] = div32(fma32(o, 1.0f, 0.0f), fma32(s.sum[h], 1.0f, 0.0f)); });
+      return output.put(values, count, at);
+    }
+    work.value_sums(count, [&](int h, int d, float o) { r.value[r.index(head + h, split) * D + d] = o; });
+    if (own < count) r.top[r.index(head + own, split)] = s.top[own], r.sum[r.index(head + own, split)] = s.sum[own];
     __syncthreads();
   }
   __threadfence();
   __syncthreads();
-  const int workers = min(static_cast<int>(gridDim.x), last - first + 1);
-  if (static_cast<int>(blockIdx.x) >= workers) return;
   if (threadIdx.x == 0) {
     uint32_t* counter = arrived + row * gridDim.y + blockIdx.y;
     last_block = atomicAdd(counter, 1u) == static_cast<uint32_t>(workers - 1);
@@ -67,6 +98,7 @@ extern "C" __global__ void __launch_bounds__(256) attention(
   __syncthreads();
   if (!last_block) return;
   __threadfence();
-  for (int h = head; h < head + count; ++h)
-    join_splits(r, h, 0, last - first, out + (static_cast<size_t>(row) * heads + h) * head_dim);
+  float* values = &s.query[0][0];
+  Join<H, D>::run(r, head, count, splits, &s.lanes[0][0][0], [&](int h, int d, float o) { values[h * D + d] = o; });
+  output.put(values, count, at);
 }

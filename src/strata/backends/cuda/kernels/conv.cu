@@ -29,8 +29,8 @@ struct Conv {
 extern "C" __global__ void causal_conv(const int* live, const int* positions, const int* sequences, const int* tap_positions,
                                        const int* tap_slots, const float* x, const float* weight, float* ring, float* out, int channels,
                                        int kernel, int dilation, int slots, int ring_rows, int tapped, uint32_t* faults) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const Conv conv{{positions, sequences, *live, slots}, x, ring, channels, ring_rows};
   const StepRows& rows = conv.rows;
   const int c = blockIdx.x * blockDim.x + threadIdx.x;

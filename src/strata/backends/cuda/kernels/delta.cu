@@ -8,8 +8,8 @@ extern "C" {
 // Grid (columns, heads, rows): thread blocks of a row that begins a group do the group.
 __global__ void delta_settle(const int* live, const int* positions, const int* sequences, const int* commits, float* state,
                              float* pending, int key_heads, int heads, int value_dim, int tiled, int slots, uint32_t* faults) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const Delta delta{{positions, sequences, *live, slots}, state, pending, key_heads, heads, value_dim, tiled};
   const int row = blockIdx.z, h = blockIdx.y, v = blockIdx.x * (blockDim.x / 32) + warp_id();
   if (row >= delta.rows.live || v >= value_dim || !delta.rows.begins(row)) return;
@@ -21,8 +21,8 @@ __global__ void delta_settle(const int* live, const int* positions, const int* s
 __global__ void delta_rule(const int* live, const int* positions, const int* sequences, const int* commits, float* state, float* pending,
                            const float* qk, const float* mixed, const float* gates, float* out, int key_heads, int heads, int value_dim,
                            int tiled, int slots, uint32_t* faults) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const Delta delta{{positions, sequences, *live, slots}, state, pending, key_heads, heads, value_dim, tiled};
   const int first = blockIdx.z, h = blockIdx.y, v = blockIdx.x * (blockDim.x / 32) + warp_id();
   if (first >= delta.rows.live || v >= value_dim || !delta.rows.begins(first)) return;

@@ -89,8 +89,8 @@ extern "C" __global__ void delta_chunk(const int* live, const int* positions, co
                                        const int* tap_positions, const int* tap_slots, int key_heads, int heads, int value_dim, int tiled,
                                        int slots, uint32_t* faults) {
   __shared__ Block block;
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const Delta delta{{positions, sequences, *live, slots}, state, pending, key_heads, heads, value_dim, tiled};
   const int h = blockIdx.y, v = blockIdx.x * (blockDim.x / 32) + warp_id();
   const ChunkRows rows{qk, mixed, gates, delta.key_width(), delta.value_width(), heads, h, delta.key_head(h) * kKeyDim};

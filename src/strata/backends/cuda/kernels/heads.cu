@@ -14,8 +14,8 @@ extern "C" {
 __global__ void head_norm_rope(const int* live, const int* positions, const float* table, const int* axes, const float* x,
                                const float* weight, float* out, int heads, int head_dim, int stride, int rotary, int max_positions,
                                float eps, uint32_t* faults) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const int u = head_of_grid();
   if (u >= *live * heads) return;
   const Rotary r{table, axes, rotary / 2, max_positions};
@@ -27,8 +27,8 @@ __global__ void head_norm_rope(const int* live, const int* positions, const floa
 // x * sigmoid(gate); a head's gate begins at head * stride + offset of the gate's row.
 __global__ void sigmoid_gate(const int* live, const float* x, const float* gate, float* out, int heads, int head_dim, int stride,
                              int offset) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const int u = head_of_grid();
   if (u >= *live * heads) return;
   const size_t at = static_cast<size_t>(u) * head_dim, gate_at = static_cast<size_t>(u) * stride + offset;
@@ -38,8 +38,8 @@ __global__ void sigmoid_gate(const int* live, const float* x, const float* gate,
 // RMS norm of each head times sigmoid(z) or silu(z).
 __global__ void gated_norm(const int* live, const float* x, const float* z, const float* weight, float* out, int heads, int head_dim,
                            int silu, float eps) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const int u = head_of_grid();
   if (u >= *live * heads) return;
   const size_t at = static_cast<size_t>(u) * head_dim;
@@ -50,8 +50,8 @@ __global__ void gated_norm(const int* live, const float* x, const float* z, cons
 
 // x / sqrt(sum x^2 + 1e-6) of the first 2 * heads heads of rows of `width`; the first half (queries) also times `scale`.
 __global__ void unit_heads(const int* live, const float* x, float* out, int heads, int head_dim, int width, float scale) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const int u = head_of_grid();
   if (u >= *live * 2 * heads) return;
   x += static_cast<size_t>(u / (2 * heads)) * width + u % (2 * heads) * head_dim;
@@ -66,8 +66,8 @@ __global__ void unit_heads(const int* live, const float* x, float* out, int head
 // group of `packed` heads their b and then their a.
 __global__ void delta_gates(const int* live, const float* b, const float* a, const float* rate, const float* bias, float* out, int heads,
                             int packed) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const int u = blockIdx.x * blockDim.x + threadIdx.x, row = u / heads, h = u % heads;
   if (row >= *live) return;
   const int at = packed ? row * 2 * heads + h / packed * 2 * packed + h % packed : u;

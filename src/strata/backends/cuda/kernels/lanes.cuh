@@ -73,4 +73,51 @@ __device__ __forceinline__ float quad_tree_sum(const float (&acc)[8]) {
   return c + __shfl_xor_sync(kFullWarp, c, 2);            // 1 apart
 }
 
+// Four neighbouring values of a float type: 8 or 16 bytes, aligned so.
+template <QuantType T> struct Four {
+  uint2 raw;
+  __device__ __forceinline__ void load(const uint8_t* p) { raw = __ldg(reinterpret_cast<const uint2*>(p)); }
+  __device__ __forceinline__ void floats(float (&v)[4]) const {
+    const uint32_t word[2] = {raw.x, raw.y};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (T == QuantType::BF16) {
+        v[2 * i] = bits_float(word[i] << 16);
+        v[2 * i + 1] = bits_float(word[i] & 0xffff0000u);
+      } else {
+        v[2 * i] = half_float(static_cast<uint16_t>(word[i]));
+        v[2 * i + 1] = half_float(static_cast<uint16_t>(word[i] >> 16));
+      }
+    }
+  }
+};
+
+template <> struct Four<QuantType::F32> {
+  float4 raw;
+  __device__ __forceinline__ void load(const uint8_t* p) { raw = __ldg(reinterpret_cast<const float4*>(p)); }
+  __device__ __forceinline__ void floats(float (&v)[4]) const { v[0] = raw.x, v[1] = raw.y, v[2] = raw.z, v[3] = raw.w; }
+};
+
+__device__ __forceinline__ void fma4(const float (&v)[4], const float* x, float (&acc)[4]) {
+  const float4 four = *reinterpret_cast<const float4*>(x);
+  acc[0] = fma32(v[0], four.x, acc[0]), acc[1] = fma32(v[1], four.y, acc[1]);
+  acc[2] = fma32(v[2], four.z, acc[2]), acc[3] = fma32(v[3], four.w, acc[3]);
+}
+
+// The tree over 32 lanes that eight threads hold, thread j lanes 4 j .. 4 j + 3; every thread gets the sum in 6 exchanges.
+__device__ __forceinline__ float octet_tree_sum(const float (&acc)[4]) {
+  const bool upper = threadIdx.x & 4, middle = threadIdx.x & 2;
+  float a[2];
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {  // 16 apart: threads j and j + 4; the upper one keeps lanes 2 and 3 of four
+    const float mine = upper ? acc[e + 2] : acc[e], other = upper ? acc[e] : acc[e + 2];
+    a[e] = mine + __shfl_xor_sync(kFullWarp, other, 4);
+  }
+  const float mine = middle ? a[1] : a[0], other = middle ? a[0] : a[1];
+  float b = mine + __shfl_xor_sync(kFullWarp, other, 2);  // 8 apart: threads j and j + 2
+  b = b + __shfl_xor_sync(kFullWarp, b, 1);               // 4 apart: threads j and j + 1
+  b = b + __shfl_xor_sync(kFullWarp, b, 4);               // 2 apart: lane e and e + 2
+  return b + __shfl_xor_sync(kFullWarp, b, 2);            // 1 apart
+}
+
 }  // namespace strata

@@ -1,20 +1,31 @@
-// linear_q: y[m][row] for a quantised weight [n, k] and q8 rows. Macros: STRATA_TYPE, STRATA_ROWS (M), STRATA_SEGMENTS (of k),
-// STRATA_AHEAD (blocks loaded before the first is used). grid.y: groups of M rows.
+// linear_q: y[m][row] for quantised weights [n, k] of one type and q8 rows, up to three matrices of the same rows in one launch.
+// Macros: STRATA_TYPE, STRATA_ROWS (M), STRATA_SEGMENTS (of k), STRATA_AHEAD (blocks loaded before the first is used), STRATA_LENGTH
+// (product.cuh). grid.x: thread blocks of matrix 0, of matrix 1, of matrix 2; grid.y: groups of M rows.
 #include "op.cuh"
 #include "product.cuh"
 
 using namespace strata;
 
 extern "C" __global__ void __launch_bounds__(256) linear_q(const int* live, const int8_t* q, const float* d, const int16_t* sums,
-                                                           const uint8_t* w, float* y, int k, int n) {
+                                                           const uint8_t* w0, float* y0, int n0, const uint8_t* w1, float* y1, int n1,
+                                                           const uint8_t* w2, float* y2, int n2, int k) {
   constexpr QuantType T = STRATA_TYPE;
   constexpr int M = STRATA_ROWS, segs = STRATA_SEGMENTS, per_warp = 32 / segs;
   STRATA_DYNAMIC_SHARED(shared);
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
   float* scratch = reinterpret_cast<float*>(table + Packed<T>::kTableWords);
   const StagedRows a = staged_rows<M, segs>(reinterpret_cast<uint8_t*>(scratch + blockDim.x * M), k);
-  const int first = (blockIdx.x * (blockDim.x / 32) + warp_id()) * per_warp;
-  SegmentChain<T, M, segs, STRATA_AHEAD> chain(w, n, k / kBlock, min(first + lane_id() / segs, n - 1));
+  const int each = static_cast<int>(blockDim.x) / 32 * per_warp, blocks0 = (n0 + each - 1) / each, blocks1 = (n1 + each - 1) / each;
+  const uint8_t* w = w0;
+  float* y = y0;
+  int n = n0, block = blockIdx.x;
+  if (block >= blocks0 + blocks1) {
+    w = w2, y = y2, n = n2, block -= blocks0 + blocks1;
+  } else if (block >= blocks0) {
+    w = w1, y = y1, n = n1, block -= blocks0;
+  }
+  const int first = block * each + warp_id() * per_warp;
+  SegmentChain<T, M, segs, STRATA_AHEAD, STRATA_LENGTH> chain(w, n, k / kBlock, min(first + lane_id() / segs, n - 1));
   chain.load_first();
   dependency_launch();  // the next node's weights may start to flow; its reads of our rows wait for us to end
   Packed<T>::template fill<1>(table);

@@ -91,7 +91,7 @@ __device__ __forceinline__ void plane(const uint8_t* w, int n, int k, int first,
                                       const Shared& s, const uint32_t* table, float scale, float* values) {
   if constexpr (Layout<T>::quantised) {
     const int mine = first + warp_id() * (32 / kSegs);
-    SegmentChain<T, M, kSegs, STRATA_AHEAD> chain(w, n, k / kBlock, min(mine + lane_id() / kSegs, n - 1));
+    SegmentChain<T, M, kSegs, STRATA_AHEAD, STRATA_LENGTH> chain(w, n, k / kBlock, min(mine + lane_id() / kSegs, n - 1));
     chain.load_first();
     float part[M];
     chain.run(table, s.rows, part);
@@ -149,8 +149,8 @@ __global__ void __launch_bounds__(kThreads) expert_gate_up(
   const Shared s(shared, hidden);
   fill_table<STRATA_TYPE>(s.table);
   if (STRATA_TYPE != STRATA_UP) fill_table<STRATA_UP>(s.up_table);
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const Pairs mine = find_pairs(offsets, experts, by_expert);
   const Rows in{x, q, d, sums};
   const int first = blockIdx.x * kFeatures;
@@ -195,8 +195,8 @@ __global__ void __launch_bounds__(kThreads) expert_down(const int* pairs, const 
   STRATA_DYNAMIC_SHARED(shared);
   const Shared s(shared, k);
   fill_table<STRATA_TYPE>(s.table);
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const Pairs mine = find_pairs(offsets, experts, by_expert);
   const Rows in{x, q, d, sums};
   const int first = blockIdx.x * kFeatures;

@@ -35,8 +35,8 @@ extern "C" {
 __global__ void ngram_rows(const int* live, const int* positions, const int* sequences, const int* tap_positions, const int* tap_slots,
                            const int* tokens, const uint64_t* multipliers, const uint64_t* sizes, const uint64_t* offsets, int* history,
                            int* out, int size, int heads, int eos, int slots, int tapped, uint32_t* faults) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const Tokens t{{positions, sequences, *live, slots}, tokens, history, eos};
   const int orders = size - 1, per_order = heads / orders;
   for (int u = threadIdx.x; u < t.rows.live * heads; u += blockDim.x) {
@@ -75,8 +75,8 @@ __global__ void ngram_rows(const int* live, const int* positions, const int* seq
 __global__ void table_rows(const int* live, const int* index, const uint8_t* table, float* out, int width, int rows, int n,
                            uint32_t* faults) {
   using F = Layout<STRATA_TYPE>;
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const int blocks = width / F::values, i = blockIdx.x * blockDim.x + threadIdx.x, u = i / blocks;
   if (u >= *live * n) return;
   const int row = index[u];
@@ -89,8 +89,8 @@ __global__ void table_rows(const int* live, const int* index, const uint8_t* tab
 // Per stream sigmoid(sign(s) sqrt(max(|s|, 1e-6))) * value, s = key . query * scale; a warp a (row, stream).
 __global__ void ngram_gate(const int* live, const float* key, const float* query, const float* value, float* out, int width, int streams,
                            float scale) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const int u = blockIdx.x * (blockDim.x / 32) + warp_id();
   if (u >= *live * streams) return;
   const size_t at = static_cast<size_t>(u) * width;

@@ -105,3 +105,5 @@ template <> struct Pack<QuantType::NVFP4> {
 };
 
 }  // namespace strata
+
+#include "pack_more.cuh"

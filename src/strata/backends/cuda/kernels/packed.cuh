@@ -298,6 +298,12 @@ template <> struct Packed<QuantType::NVFP4> {
   }
 };
 
+}  // namespace strata
+
+#include "packed_more.cuh"
+
+namespace strata {
+
 // Signed codes from stored ones (each at most 127 - kOffset), for products that cannot correct by the sum of codes.
 template <QuantType T> __device__ __forceinline__ uint32_t centre(uint32_t codes) {
   if constexpr (Packed<T>::kOffset == 0) return codes;

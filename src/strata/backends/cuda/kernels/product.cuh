@@ -51,13 +51,13 @@ __device__ __forceinline__ void stage_rows(const StagedRows& a, const int8_t* q,
   }
 }
 
-// One weight block times M activation blocks: y[m] takes one chain step.
-template <QuantType T, int M>
-__device__ __forceinline__ void block_times_rows(const typename Packed<T>::Raw& raw, const uint32_t* table,
-                                                 const StagedRows& a, int b, int segment, float (&y)[M]) {
+// One weight block times M activation blocks: y[m] takes one chain step. P: how a block is stored and decoded.
+template <QuantType T, int M, class P = Packed<T>>
+__device__ __forceinline__ void block_times_rows(const typename P::Raw& raw, const uint32_t* table, const StagedRows& a, int b,
+                                                 int segment, float (&y)[M]) {
   uint32_t code[8];
-  Packed<T>::template decode<1>(raw, table, code);
-  const Scales w = Packed<T>::scales(raw);
+  P::template decode<1>(raw, table, code);
+  const Scales w = P::scales(raw);
   const uint32_t* at = a.codes + b * 8 + kSegmentPad * segment;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
@@ -66,55 +66,72 @@ __device__ __forceinline__ void block_times_rows(const typename Packed<T>::Raw& 
     int sum0 = dot4(code[0], lo.x, dot4(code[1], lo.y, dot4(code[2], lo.z, dot4(code[3], lo.w, 0))));
     int sum1 = dot4(code[4], hi.x, dot4(code[5], hi.y, dot4(code[6], hi.z, dot4(code[7], hi.w, 0))));
     int low = 0, high = 0;
-    if constexpr (Packed<T>::kOffset != 0 || kHasMin<T>) {
+    if constexpr (P::kOffset != 0 || kHasMin<T>) {
       const uint32_t packed = a.sums[m * a.blocks + b];
       low = static_cast<int16_t>(packed), high = static_cast<int32_t>(packed) >> 16;
-      sum0 -= Packed<T>::kOffset * low;
-      sum1 -= Packed<T>::kOffset * high;
+      sum0 -= P::kOffset * low;
+      sum1 -= P::kOffset * high;
     }
     y[m] = block_step<T>(w, sum0, sum1, a.scales[m * a.blocks + b], low, high, y[m]);
   }
 }
 
-// This lane's chain over blocks [begin, end) of weight row `row`; the first `Ahead` blocks are loaded by `load_first`,
-// which may come before the activations are there.
-template <QuantType T, int M, int Segs, int Ahead> struct SegmentChain {
-  typename Packed<T>::Raw raw[Ahead];
+// This lane's chain over its segment of weight row `row`; the first `Ahead` blocks are loaded by `load_first`, which may come
+// before the activations are there. Length: blocks of every segment, where they are even and that is known; -1: no segment is longer than
+// Ahead; else 0.
+template <QuantType T, int M, int Segs, int Ahead, int Length = 0, class P = Packed<T>> struct SegmentChain {
+  typename P::Raw raw[Ahead];
   const uint8_t* w;
   int n, blocks, row, segment, begin, end;
 
   __device__ __forceinline__ SegmentChain(const uint8_t* w_, int n_, int blocks_, int row_) {
     w = w_, n = n_, blocks = blocks_, row = row_;
     segment = lane_id() % Segs;
-    begin = first_block<Segs>(segment, blocks), end = first_block<Segs>(segment + 1, blocks);
+    if constexpr (Length > 0) {
+      begin = segment * Length, end = begin + Length;
+    } else {
+      begin = first_block<Segs>(segment, blocks), end = first_block<Segs>(segment + 1, blocks);
+    }
   }
-  __device__ __forceinline__ void load_first() { load(raw, begin); }
+  __device__ __forceinline__ void load_first() { load(raw, 0); }
 
   __device__ __forceinline__ void run(const uint32_t* table, const StagedRows& a, float (&y)[M]) {
 #pragma unroll
     for (int m = 0; m < M; ++m) y[m] = 0.0f;
+    if constexpr (Length != 0 && Length <= Ahead) {
+      step(table, a, 0, y);
+    } else {
 #pragma unroll 1
-    for (int j = begin; j < end; j += Ahead) {
-      typename Packed<T>::Raw next[Ahead];
-      load(next, j + Ahead);
+      for (int j = 0; j < end - begin; j += Ahead) {
+        typename P::Raw next[Ahead];
+        load(next, j + Ahead);
+        step(table, a, j, y);
 #pragma unroll
-      for (int i = 0; i < Ahead; ++i)
-        if (j + i < end) block_times_rows<T, M>(raw[i], table, a, j + i, segment, y);
-#pragma unroll
-      for (int i = 0; i < Ahead; ++i) raw[i] = next[i];
+        for (int i = 0; i < Ahead; ++i) raw[i] = next[i];
+      }
     }
   }
 
  private:
-  __device__ __forceinline__ void load(typename Packed<T>::Raw (&to)[Ahead], int b) {
+  // Whether the segment has a block j.
+  __device__ __forceinline__ bool has(int j) const {
+    if constexpr (Length > 0) return j < Length;
+    return begin + j < end;
+  }
+  __device__ __forceinline__ void load(typename P::Raw (&to)[Ahead], int j) {
 #pragma unroll
     for (int i = 0; i < Ahead; ++i)
-      if (b + i < end) to[i] = Packed<T>::load(w, n, blocks, row, b + i);
+      if (has(j + i)) to[i] = P::load(w, n, blocks, row, begin + j + i);
+  }
+  __device__ __forceinline__ void step(const uint32_t* table, const StagedRows& a, int j, float (&y)[M]) {
+#pragma unroll
+    for (int i = 0; i < Ahead; ++i)
+      if (has(j + i)) block_times_rows<T, M, P>(raw[i], table, a, begin + j + i, segment, y);
   }
 };
 
 // Adds each weight row's segments in order and hands (row of the warp's, activation row, total) to `store`. `scratch`
-// holds M * 32 floats of this warp.
+// holds M * 32 floats of this warp, on a border of 16 bytes.
 template <int M, int Segs, typename Store>
 __device__ __forceinline__ void add_segments(const float (&y)[M], float* scratch, Store store) {
   constexpr int rows = 32 / Segs;
@@ -124,8 +141,16 @@ __device__ __forceinline__ void add_segments(const float (&y)[M], float* scratch
   __syncwarp();
   for (int i = lane_id(); i < rows * M; i += 32) {
     float total = 0.0f;
+    if constexpr (Segs >= 4) {
 #pragma unroll
-    for (int s = 0; s < Segs; ++s) total += scratch[i * Segs + s];
+      for (int s = 0; s < Segs / 4; ++s) {
+        const float4 four = reinterpret_cast<const float4*>(scratch)[i * (Segs / 4) + s];
+        total = (((total + four.x) + four.y) + four.z) + four.w;
+      }
+    } else {
+#pragma unroll
+      for (int s = 0; s < Segs; ++s) total += scratch[i * Segs + s];
+    }
     store(i % rows, i / rows, total);
   }
 }

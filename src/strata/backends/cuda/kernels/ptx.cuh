@@ -22,6 +22,10 @@ __device__ __forceinline__ void dependency_launch() {
 #endif
 }
 
+// From here on a kernel may read and write what no launch but its predecessor touches: where each launch calls
+// dependency_launch only after dependency_wait, all before the predecessor are complete.
+__device__ __forceinline__ void dependency_settled() {}
+
 // Flags shared with the host or with other thread blocks.
 __device__ __forceinline__ uint32_t load_acquire_system(const uint32_t* p) {
   uint32_t v;

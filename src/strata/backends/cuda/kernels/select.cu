@@ -63,7 +63,7 @@ __device__ __forceinline__ void choose(const float* scores, int blocks, int budg
     for (int i = threadIdx.x; i < 256; i += blockDim.x) counts[i] = 0;
     __syncthreads();
     for (int i = threadIdx.x; i < blocks; i += blockDim.x) {
-      const uint32_t bits = rank_bits(scores[i]);
+      const uint32_t bits = rank_bits(__ldcg(scores + i));
       if ((bits & mask) == known) atomicAdd(&counts[bits >> shift & 255u], 1);
     }
     __syncthreads();
@@ -80,14 +80,14 @@ __device__ __forceinline__ void choose(const float* scores, int blocks, int budg
   const int begin = min(blocks, static_cast<int>(threadIdx.x) * each), end = min(blocks, begin + each);
   int larger = 0, same = 0, total;
   for (int i = begin; i < end; ++i) {
-    const uint32_t bits = rank_bits(scores[i]);
+    const uint32_t bits = rank_bits(__ldcg(scores + i));
     larger += bits > known, same += bits == known;
   }
   const int same_before = sum_before(same, warps, total);
   const int kept = max(0, min(same, equal - same_before));
   int at = sum_before(larger + kept, warps, total), seen = same_before;
   for (int i = begin; i < end; ++i) {
-    const uint32_t bits = rank_bits(scores[i]);
+    const uint32_t bits = rank_bits(__ldcg(scores + i));
     if (bits > known || (bits == known && seen++ < equal)) out[at++] = i;
   }
 }
@@ -100,8 +100,8 @@ extern "C" {
 __global__ void block_scores(const int* live, const int* positions, const int* sequences, const int* page_table, const float* q,
                              const float* pooled, float* out, int heads, int dim, int ratio, int budget, int stride, int pages_per_seq,
                              int num_pages, uint32_t* faults) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const int row = blockIdx.y;
   if (row >= *live) return;
   const int blocks = (positions[row] + 1) / ratio;
@@ -118,8 +118,8 @@ __global__ void block_scores(const int* live, const int* positions, const int* s
 // A thread block a row.
 __global__ void __launch_bounds__(kSelectThreads) select_blocks(const int* live, const int* positions, const float* scores, int* out,
                                                                 int budget, int ratio, int stride, uint32_t* faults) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const int row = blockIdx.x;
   if (row >= *live) return;
   const int blocks = (positions[row] + 1) / ratio;
@@ -129,13 +129,45 @@ __global__ void __launch_bounds__(kSelectThreads) select_blocks(const int* live,
   for (int i = threadIdx.x; i < blocks; i += blockDim.x) out[i] = i;
 }
 
+// Scores by all thread blocks of a row (grid (workers, rows)), the selection by the last of them; rows whose blocks fit in the budget
+// are skipped.
+__global__ void __launch_bounds__(kSelectThreads) score_and_select(const int* live, const int* positions, const int* sequences,
+                                                                   const int* page_table, const float* q, const float* pooled, int* out,
+                                                                   float* scores, uint32_t* arrived, int heads, int dim, int ratio, int budget,
+                                                                   int stride, int pages_per_seq, int num_pages, uint32_t* faults) {
+  __shared__ bool last;
+  dependency_wait();
+  dependency_launch();
+  const int row = blockIdx.y;
+  if (row >= *live) return;
+  const int blocks = (positions[row] + 1) / ratio;
+  if (blocks <= budget) return;
+  if (blocks > stride || sequences[row] < 0) return report(faults, kFaultRange);
+  scores += static_cast<size_t>(row) * stride;
+  const Scorer scorer{page_table, pages_per_seq, num_pages, q + static_cast<size_t>(row) * heads * dim, pooled, heads, dim, kPageCells / ratio};
+  const int step = gridDim.x * (kSelectThreads / 32);
+  for (int b = blockIdx.x * (kSelectThreads / 32) + warp_id(); b < blocks; b += step) {
+    const float score = scorer.score(sequences[row], b, faults);
+    if (lane_id() == 0) scores[b] = score;
+  }
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(arrived + row, 1u) == gridDim.x - 1;
+    if (last) arrived[row] = 0;
+    __threadfence();
+  }
+  __syncthreads();
+  if (last) choose(scores, blocks, budget, out + static_cast<size_t>(row) * budget);
+}
+
 // Both, a thread block a row in turn: many rows share `scores` [gridDim.x, stride].
 __global__ void __launch_bounds__(kSelectThreads) rank_blocks(const int* live, const int* positions, const int* sequences,
                                                               const int* page_table, const float* q, const float* pooled, int* out,
                                                               float* scores, int heads, int dim, int ratio, int budget, int stride,
                                                               int pages_per_seq, int num_pages, uint32_t* faults) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   scores += static_cast<size_t>(blockIdx.x) * stride;
   for (int row = blockIdx.x; row < *live; row += gridDim.x) {
     const int blocks = (positions[row] + 1) / ratio;

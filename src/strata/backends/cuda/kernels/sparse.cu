@@ -1,74 +1,105 @@
 // sparse_attention: a row attends to the cells of its selected blocks, ascending, then to those after the last complete block; splits
-// of 256 are by index in that list. Macros: STRATA_KV (pool type), STRATA_HEADS (query heads a thread block takes). Grid: (splits,
-// groups of heads, rows from `row0` on); the last thread block of a row's heads to end joins their splits.
-#include "attention.cuh"
+// of 256 are by index in that list. Macros: STRATA_KV (pool type), STRATA_HEADS (query heads a thread block takes), STRATA_DIM (values a
+// head), STRATA_GATED (1: heads are gated and become q8, 0: they go to `out`). Grid: (splits, groups of heads, rows from `row0` on);
+// the last thread block of a row's heads to end joins their splits.
 #include "op.cuh"
+#include "split.cuh"
+#include "step.cuh"
 
 using namespace strata;
 
 namespace {
 
+constexpr int H = STRATA_HEADS, D = STRATA_DIM;
+using Work = Split<STRATA_KV, H, D>;
+
 // The row's list of cells.
 struct Cells {
   const int* selected;
   int kept, complete, total, ratio;  // cells from blocks; where the rest begins; all; cells of a block
+  bool all;                          // every block is selected
 
   __device__ __forceinline__ Cells(const int* blocks_of_row, int position, int budget, int cells) {
     const int blocks = (position + 1) / cells;
-    selected = blocks_of_row, ratio = cells;
+    selected = blocks_of_row, ratio = cells, all = blocks <= budget;
     kept = min(blocks, budget) * ratio, complete = blocks * ratio, total = kept + (position + 1 - complete);
   }
   __device__ __forceinline__ int at(int i) const {
+    if (all) return i;
     return i < kept ? selected[i / ratio] * ratio + i % ratio : complete + (i - kept);
+  }
+};
+
+struct Output {
+  float* out;
+  const float* q_and_gate;  // [rows, heads, 2 D]: a query, then a gate
+  int8_t* q;
+  float* d;
+  int16_t* sums;
+  uint32_t* faults;
+
+  // `values` [heads][D] in shared memory, of a row's heads from flat position `at` on.
+  __device__ __forceinline__ void put(const float* values, int heads, size_t at) const {
+    __syncthreads();
+    for (int i = threadIdx.x; i < heads * D; i += kSplitThreads) {
+#if STRATA_GATED
+      const float v = values[i] * sigmoid32(q_and_gate[2 * at + i / D * 2 * D + D + i % D]);
+      if (!finite32(v)) report(faults, kFaultNonFinite);
+      const size_t block = (at + i) / 32;
+      quantize_block(v, q + block * 32, d + block, sums + 2 * block);
+#else
+      out[at + i] = values[i];
+#endif
+    }
   }
 };
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(256) sparse_attention(
+extern "C" __global__ void __launch_bounds__(256, 2) sparse_attention(
     const int* live, const int* positions, const int* sequences, const int* page_table, const float* q, const int* selected,
-    const void* k_pool, const void* v_pool, const unsigned short* k_scales, const unsigned short* v_scales, float* out, float* results,
-    uint32_t* arrived, int heads, int kv_heads, int head_dim, int pages_per_seq, int num_pages, int ratio, int budget, int row0,
-    int max_splits, float scale, uint32_t* faults) {
-  constexpr int H = STRATA_HEADS;
-  __shared__ SplitScratch<H> s;
-  __shared__ bool last_block;
+    const void* k_pool, const void* v_pool, const unsigned short* k_scales, const unsigned short* v_scales, float* out,
+    const float* q_and_gate, int8_t* out_q, float* out_d, int16_t* out_sums, float* results, uint32_t* arrived, int heads, int kv_heads,
+    int pages_per_seq, int num_pages, int ratio, int budget, int row0, int max_splits, float scale, uint32_t* faults) {
   STRATA_DYNAMIC_SHARED(shared);
-  float* queries = reinterpret_cast<float*>(shared);  // [H][head_dim]
-  dependency_launch();
+  __shared__ bool last_block;
+  auto& s = *reinterpret_cast<Work::Room*>(shared);
   dependency_wait();
+  dependency_launch();
   const int row = row0 + blockIdx.z;
   if (row >= *live) return;
-  const int position = positions[row];
+  const int position = positions[row], sequence = sequences[row];
   if (position < 0) {
     if (threadIdx.x == 0) report(faults, kFaultRange);
     return;
   }
   const Cells cells(selected + static_cast<size_t>(row) * budget, position, budget, ratio);
-  const int splits = (cells.total + kAttentionSplit - 1) / kAttentionSplit, split = blockIdx.x;
+  const int splits = (cells.total + kAttentionSplit - 1) / kAttentionSplit, split = blockIdx.x, own = threadIdx.x;
   if (split >= splits) return;
   const int group = heads / kv_heads, parts = (group + H - 1) / H;
   const int kv_head = blockIdx.y / parts, head = kv_head * group + blockIdx.y % parts * H;
   const int count = min(H, (kv_head + 1) * group - head), end = min(cells.total - split * kAttentionSplit, kAttentionSplit);
-  for (int i = threadIdx.x; i < count * head_dim; i += kAttentionThreads)
-    queries[i] = q[(static_cast<size_t>(row) * heads + head) * head_dim + i];
-  bool found = true;
-  if (static_cast<int>(threadIdx.x) < end) {
-    const int cell = cells.at(split * kAttentionSplit + threadIdx.x);
-    const int page = cell < 0 ? -1 : page_id(page_table, pages_per_seq, num_pages, sequences[row], cell / kPageCells);
-    found = page >= 0;
-    s.cell[threadIdx.x] = page * kPageCells + cell % kPageCells;
-  }
-  const KvPools kv = {k_pool, v_pool, k_scales, v_scales, kv_heads, head_dim};
-  const size_t per_row = static_cast<size_t>(heads) * max_splits;
-  float* mine = results + blockIdx.z * per_row * (head_dim + 2);
-  const SplitResults r = {mine, mine + per_row, mine + 2 * per_row, max_splits, head_dim};
-  if (__syncthreads_or(!found)) {
+  const SplitResults<D> r(results + static_cast<size_t>(blockIdx.z) * heads * max_splits * (D + 2), heads, max_splits);
+  const Output output = {out, q_and_gate, out_q, out_d, out_sums, faults};
+  const size_t at = (static_cast<size_t>(row) * heads + head) * D;
+  const int cell = own < end ? cells.at(split * kAttentionSplit + own) : 0;
+  const int page = cell < 0 ? -1 : page_id(page_table, pages_per_seq, num_pages, sequence, cell / kPageCells);
+  s.cell[own] = (max(page, 0) * kv_heads + kv_head) * kPageCells + cell % kPageCells;
+  for (int i = threadIdx.x; i < H * D; i += kSplitThreads) (&s.query[0][0])[i] = i < count * D ? q[at + i] : 0.0f;
+  float* values = &s.query[0][0];
+  if (__syncthreads_or(page < 0)) {
     if (threadIdx.x == 0) report(faults, kFaultRange);
   } else {
-    split_scores<STRATA_KV, H>(s, queries, kv, kv_head, count, 0, end, scale);
-    split_softmax(s, count, 0, end);
-    split_values<STRATA_KV, H>(s, kv, kv_head, count, 0, end, r, head, split);
+    Work work = {s, k_pool, v_pool, k_scales, v_scales, 0, end};
+    work.scores(scale);
+    work.load_values();
+    work.softmax(count);
+    if (splits == 1) {
+      work.value_sums(count, [&](int h, int d, float o) { values[h * D + d] = div32(fma32(o, 1.0f, 0.0f), fma32(s.sum[h], 1.0f, 0.0f)); });
+      return output.put(values, count, at);
+    }
+    work.value_sums(count, [&](int h, int d, float o) { r.value[r.index(head + h, split) * D + d] = o; });
+    if (own < count) r.top[r.index(head + own, split)] = s.top[own], r.sum[r.index(head + own, split)] = s.sum[own];
   }
   __threadfence();
   __syncthreads();
@@ -76,10 +107,10 @@ extern "C" __global__ void __launch_bounds__(256) sparse_attention(
     uint32_t* counter = arrived + blockIdx.z * gridDim.y + blockIdx.y;
     last_block = atomicAdd(counter, 1u) == static_cast<uint32_t>(splits - 1);
     if (last_block) *counter = 0;
-    __threadfence();
   }
   __syncthreads();
   if (!last_block) return;
-  for (int h = head; h < head + count; ++h)
-    join_splits(r, h, 0, splits - 1, out + (static_cast<size_t>(row) * heads + h) * head_dim);
+  __threadfence();
+  Join<H, D>::run(r, head, count, splits, &s.lanes[0][0][0], [&](int h, int d, float o) { values[h * D + d] = o; });
+  output.put(values, count, at);
 }

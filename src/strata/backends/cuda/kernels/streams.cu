@@ -17,8 +17,8 @@ struct Place {
 extern "C" {
 
 __global__ void grouped_norm(const int* live, const float* x, const float* weight, float* out, int width, int groups, float eps) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const int u = blockIdx.x * (blockDim.x / 32) + warp_id(), slice = width / groups;
   if (u >= *live * groups) return;
   x += static_cast<size_t>(u) * slice, out += static_cast<size_t>(u) * slice, weight += u % groups * slice;
@@ -27,8 +27,8 @@ __global__ void grouped_norm(const int* live, const float* x, const float* weigh
 }
 
 __global__ void stream_tile(const int* live, const float* x, float* out, int width, int streams) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const Place at(live, width);
   if (!at.live) return;
   const float value = x[static_cast<size_t>(at.row) * width + at.column];
@@ -36,8 +36,8 @@ __global__ void stream_tile(const int* live, const float* x, float* out, int wid
 }
 
 __global__ void scaled_silu(const int* live, const float* x, float* out, int width, int divisor) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const Place at(live, width);
   const size_t i = static_cast<size_t>(at.row) * width + at.column;
   if (at.live) out[i] = silu32(div32(x[i], static_cast<float>(divisor)));
@@ -45,8 +45,8 @@ __global__ void scaled_silu(const int* live, const float* x, float* out, int wid
 
 // Mean over streams of sigmoid(gate) x.
 __global__ void stream_mix(const int* live, const float* x, const float* gate, float* out, int width, int streams) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const Place at(live, width);
   if (!at.live) return;
   float total = 0.0f;
@@ -59,8 +59,8 @@ __global__ void stream_mix(const int* live, const float* x, const float* gate, f
 
 __global__ void stream_write(const int* live, const float* residual, const float* y, const float* inject, float* out, int width,
                              int streams) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const Place at(live, width);
   if (!at.live) return;
   const float value = y[static_cast<size_t>(at.row) * width + at.column];
@@ -73,8 +73,8 @@ __global__ void stream_write(const int* live, const float* residual, const float
 
 // out = fma(weight_r, row r of experts, out), ranks ascending from +0.
 __global__ void combine(const int* live, const float* expert_rows, const float* weights, float* out, int width, int k) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const Place at(live, width);
   if (!at.live) return;
   float total = 0.0f;
@@ -85,8 +85,8 @@ __global__ void combine(const int* live, const float* expert_rows, const float* 
 
 // x + sigmoid(gate) * y, the gate one value a row.
 __global__ void gated_add(const int* live, const float* x, const float* y, const float* gate, float* out, int width) {
-  dependency_launch();
   dependency_wait();
+  dependency_launch();
   const Place at(live, width);
   const size_t i = static_cast<size_t>(at.row) * width + at.column;
   if (at.live) out[i] = fma32(sigmoid32(gate[at.row]), y[i], x[i]);

@@ -1,0 +1,68 @@
+"""Stage 7: what each node of a step adds to the chain: 8 layers at full width, one row, graphs of the first nodes."""
+
+import statistics
+from collections import defaultdict
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from gpu_check.common import Decoder, Report, backend_of, fill, gpu_state, load_gpu, same_logits, say, synth
+from strata.backends.cuda.driver import Launch
+
+TOKENS = 24
+
+
+def run(report: Report) -> None:
+    path = synth("planted-8.gguf", "planted", "--layers", "8", "--gain", "half", "--no-draft")
+    cycle = np.load(f"{path}.cycle.npy").tolist()
+    report["equal"] = same_logits(path, cycle[:TOKENS], kv="int8", max_model_len=1024)
+    say(f"{TOKENS} tokens: {report['equal']}")
+    loaded = load_gpu(path, kv="int8", max_model_len=262144)
+    decoder = Decoder(loaded)
+    report["rate"] = decoder.rate(0, 32)
+    say(f"8 layers: {report['rate']}")
+    report["prefixes"] = _prefixes(decoder)
+    for line in report["prefixes"]["kernels"]:
+        say(f"  {line}")
+    report["alone"] = decoder.timeline()["kernels"][:24]
+    for cells in (4096, 32768, 245760):
+        fill(loaded, cells)
+        decoder.step(cells)
+        found = _prefixes(decoder)
+        report[f"prefixes {cells}"] = [
+            k for k in found["kernels"] if "attention" in k["kernel"] or "select" in k["kernel"]
+        ]
+        say(f"{cells}: {found['step_us']} us, {report[f'prefixes {cells}']}")
+    report["gpu"] = gpu_state()
+
+
+def _prefixes(decoder: Decoder) -> dict[str, Any]:
+    """Microseconds that each node adds to the chain, by kernel."""
+    driver = backend_of(decoder.loaded).driver
+    nodes: list[Launch] = decoder.replay().launches
+    times = [0.0]
+    for j in range(1, len(nodes) + 1):
+        graph = driver.record(nodes[:j])
+        seen = []
+        for _ in range(5):
+            first = driver.mark()
+            for _ in range(4):
+                driver.replay(graph)
+            last = driver.mark()
+            driver.synchronize()
+            seen.append(driver.elapsed(first, last) / 4)
+        times.append(statistics.median(seen))
+    by: dict[str, list[float]] = defaultdict(list)
+    for node, before, after in zip(nodes, times, times[1:], strict=False):
+        by[f"{node.kernel.entry} {node.grid[0]}x{node.grid[1]}"].append(after - before)
+    table = sorted(by.items(), key=lambda x: -sum(x[1]))
+    return {
+        "nodes": len(nodes),
+        "step_us": round(times[-1], 1),
+        "each": [round(b - a, 2) for a, b in pairwise(times)],
+        "kernels": [
+            {"kernel": k, "count": len(v), "us": round(sum(v), 1), "each": round(statistics.median(v), 2)}
+            for k, v in table
+        ],
+    }

@@ -1,0 +1,126 @@
+"""Sublayers of gated attention with an indexer (models/gated_attention.py), and the head's reading of the streams."""
+
+from dataclasses import dataclass
+
+from strata.backends.cuda.driver import Arg, Launch
+from strata.backends.cuda.fuse import Lowering
+from strata.backends.cuda.fuse_sublayer import match_streams, read, write
+from strata.backends.cuda.lower import Context, floats, ints, launch, pointer
+from strata.backends.cuda.lower_attention import KV_TYPES
+from strata.backends.cuda.lower_products import product_write, products
+from strata.backends.cuda.lower_sparse import attend, score_sizes
+from strata.backends.cuda.pattern import Pattern, Product, require, sublayer
+from strata.ops.gates import SigmoidGate
+from strata.ops.head_norm import HeadNormRope
+from strata.ops.index_keys import IndexKeys
+from strata.ops.kv_store import KvStore
+from strata.ops.linear import LinearQ
+from strata.ops.quantize import Quantize
+from strata.ops.select_blocks import BlockScores, SelectBlocks
+from strata.ops.sparse_attention import SparseAttention
+from strata.ops.step import PAGE_CELLS
+
+_INPUT_WARPS = 4
+_SELECT_THREADS = 512
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The ops that one launch of attention_inputs.cu stands for."""
+
+    q: HeadNormRope
+    k: HeadNormRope
+    store: KvStore
+    index_keys: IndexKeys
+    index_q: HeadNormRope
+
+    def launch(self, at: Context) -> Launch:
+        """A warp a head."""
+        q, k, store, index, pool = self.q, self.k, self.store, self.index_keys, self.index_keys.pooled
+        num_pages, kv_heads, _, dim = store.k_pool.shape
+        heads, (positions, pairs, _), index_dim = q.x.shape[-1] // q.stride, q.table.shape, pool.shape[-1]
+        index_heads = self.index_q.x.shape[-1] // index_dim
+        step = (store.positions, store.sequences, store.page_table, q.positions, q.table, q.axes)
+        args = [at.live(q.out), *at.at(*step, q.x), *at.raw(q.weight), *at.at(q.out, k.x), *at.raw(k.weight)]
+        args += at.at(store.v, store.k_pool, store.v_pool, store.k_scales, store.v_scales)
+        args += [*at.at(self.index_q.x), *at.raw(self.index_q.weight), *at.at(self.index_q.out, index.x)]
+        args += [*at.raw(index.weight), *at.at(index.cells, index.raw, index.pooled)]
+        ratio, room = PAGE_CELLS // pool.shape[1], max(dim, index_dim)
+        sizes = (heads, kv_heads, 2 * pairs, positions, store.page_table.shape[1], num_pages)
+        args += ints(*sizes, index_heads, index_dim, ratio, index.raw.shape[0], room)
+        args += [*floats(q.eps), pointer(at.faults)]
+        macros = [("STRATA_KV", KV_TYPES[store.k_pool.dtype]), ("STRATA_HEAD_DIM", dim)]
+        grid = -(-(heads + 2 * kv_heads + index_heads + 1) // _INPUT_WARPS), at.bucket
+        return launch(
+            "attention_inputs.cu", "attention_inputs", grid, 32 * _INPUT_WARPS, args, macros=macros,
+            shared=4 * _INPUT_WARPS * room,
+        )  # fmt: skip
+
+
+@sublayer
+def attention_sublayer(p: Pattern) -> Lowering:
+    """Six launches between two that read the streams: products, inputs, selection, attention, product."""
+    source = read(p)
+    x = source.x
+    q_and_gate = p.product(x)
+    q = p.need(HeadNormRope, lambda op: op.x is q_and_gate.out)
+    k_proj = p.product(x)
+    k = p.need(HeadNormRope, lambda op: op.x is k_proj.out)
+    v_proj = p.product(x)
+    store = p.need(KvStore, lambda op: op.k is k.out and op.v is v_proj.out)
+    index_k = p.product(x)
+    keys = p.need(IndexKeys, lambda op: op.x is index_k.out)
+    index_q_proj = p.product(x)
+    index_q = p.need(HeadNormRope, lambda op: op.x is index_q_proj.out)
+    scores = p.need(BlockScores, lambda op: op.q is index_q.out)
+    select = p.need(SelectBlocks, lambda op: op.scores is scores.out)
+    attention = p.need(SparseAttention, lambda op: op.q is q.out and op.selected is select.out)
+    gate = p.need(SigmoidGate, lambda op: op.x is attention.out and op.gate is q_and_gate.out)
+    quantize = p.need(Quantize, lambda op: op.x is gate.out)
+    last = p.need(LinearQ, lambda op: op.x is quantize.out)
+    end = write(p, source, last.out)
+    head_dim = attention.k_pool.shape[-1]
+    require(q.stride == gate.stride == 2 * head_dim and gate.offset == head_dim and head_dim % 32 == 0)
+    require(
+        k.stride == head_dim and index_q.stride == keys.pooled.shape[-1] and q.table is k.table is keys.table
+    )
+    inputs = _Inputs(q, k, store, keys, index_q)
+    matrices = [q_and_gate, k_proj, v_proj, index_k, index_q_proj]
+
+    def launches(at: Context) -> list[Launch]:
+        gated: list[Arg] = [*at.at(q_and_gate.out), *at.q8(quantize.out)]
+        y = Product(last.weight, last.out)
+        return [
+            *source.launches(p, at),
+            *products(at, x, p.planes(x, at), matrices),
+            inputs.launch(at),
+            _select(scores, select, at),
+            *attend(attention, at, gated),
+            product_write(at, at.q8(quantize.out), y, end.residual, end.inject, end.out),
+        ]
+
+    return launches
+
+
+def _select(scores: BlockScores, select: SelectBlocks, at: Context) -> Launch:
+    rows, stride = scores.out.shape
+    args = [
+        at.live(scores.q),
+        *at.at(scores.positions, scores.sequences, scores.page_table, scores.q, scores.pooled),
+    ]
+    args += [*at.at(select.out, scores.out), pointer(at.counters(rows)), *score_sizes(scores, stride)]
+    workers = max(1, min(2 * at.properties.multiprocessors, -(-stride // 128)))
+    args.append(pointer(at.faults))
+    return launch("select.cu", "score_and_select", (workers, rows), _SELECT_THREADS, args)
+
+
+@sublayer
+def head_read(p: Pattern) -> Lowering:
+    """The streams' mean without a sublayer, and a quantised product of it."""
+    source = match_streams(p)
+    p.quantised_form(source.x)
+    last = p.need(LinearQ, lambda op: op.x is p.q8.get(source.x))
+    require(source.inject is None)
+    p.close(last.out)
+    matrix = Product(last.weight, last.out)
+    return lambda at: [*source.launches(p, at), *products(at, source.x, p.planes(source.x, at), [matrix])]

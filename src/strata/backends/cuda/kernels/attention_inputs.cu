@@ -1,0 +1,65 @@
+// What attention takes, in one launch: queries and keys normed and turned, keys and values stored, index queries and keys. A warp a
+// head of a row. Macros: STRATA_KV (pool type), STRATA_HEAD_DIM.
+#include "index.cuh"
+#include "kv_store.cuh"
+
+using namespace strata;
+
+namespace {
+constexpr int kHeadDim = STRATA_HEAD_DIM, kWarps = 4, kGroup = kHeadDim < kKvGroup ? kHeadDim : kKvGroup;
+}  // namespace
+
+// q_and_gate [rows, heads, 2 * head_dim]: a query, then a gate; index_x 0: no index. Shared memory: float [kWarps][room].
+extern "C" __global__ void __launch_bounds__(32 * kWarps) attention_inputs(
+    const int* live, const int* positions, const int* sequences, const int* page_table, const int* rope_positions, const float* table,
+    const int* axes, const float* q_and_gate, const float* q_norm, float* q, const float* k, const float* k_norm, const float* v, void* k_pool,
+    void* v_pool, unsigned short* k_scales, unsigned short* v_scales, const float* index_q, const float* index_q_norm, float* index_q_out,
+    const float* index_x, const float* index_norm, const int* cells, float* raw, float* pooled, int heads, int kv_heads, int rotary,
+    int max_positions, int pages_per_seq, int num_pages, int index_heads, int index_dim, int ratio, int slots, int room, float eps,
+    uint32_t* faults) {
+  STRATA_DYNAMIC_SHARED(shared);
+  float* mine = reinterpret_cast<float*>(shared) + warp_id() * room;
+  dependency_wait();
+  dependency_launch();
+  const StepRows rows{positions, sequences, *live, slots};
+  const int row = blockIdx.y;
+  int u = blockIdx.x * kWarps + warp_id();
+  if (row >= rows.live) return;
+  const Rotary r{table, axes, rotary / 2, max_positions};
+  const int* place = rope_positions + row * 3;
+  if (!r.valid(place)) return report(faults, kFaultRange);
+  if (u < heads) {
+    const size_t head = static_cast<size_t>(row) * heads + u;
+    return norm_rotate(q_and_gate + head * 2 * kHeadDim, q_norm, kHeadDim, eps, r, place, q + head * kHeadDim);
+  }
+  u -= heads;
+  if (u < 2 * kv_heads) {
+    const int head = u % kv_heads, position = positions[row];
+    const bool is_value = u >= kv_heads;
+    const int page = position < 0 ? -1 : page_id(page_table, pages_per_seq, num_pages, sequences[row], position / kPageCells);
+    if (page < 0) return report(faults, kFaultRange);
+    const size_t from = (static_cast<size_t>(row) * kv_heads + head) * kHeadDim;
+    const float* x = v + from;
+    if (!is_value) {
+      norm_rotate(k + from, k_norm, kHeadDim, eps, r, place, mine);
+      __syncwarp();
+      x = mine;
+    }
+    const size_t at = cell_offset(page, kv_heads, head, position % kPageCells, kHeadDim);
+    bool finite = true;
+    for (int i = 0; i < kHeadDim; i += kGroup)
+      finite &= store_group(x + i, kGroup, STRATA_KV, is_value ? v_pool : k_pool, is_value ? v_scales : k_scales, at + i, kGroup);
+    if (!finite) report(faults, kFaultNonFinite);
+    return;
+  }
+  u -= 2 * kv_heads;
+  if (index_x == nullptr) return;
+  if (u < index_heads) {
+    const size_t head = (static_cast<size_t>(row) * index_heads + u) * index_dim;
+    return norm_rotate(index_q + head, index_q_norm, index_dim, eps, r, place, index_q_out + head);
+  }
+  if (u > index_heads) return;
+  const IndexKeys keys{rows, page_table, rope_positions, cells, index_x, index_norm, raw, pooled, r, index_dim, ratio,
+                       pages_per_seq, num_pages, eps};
+  keys.keep(row, mine, faults);
+}

@@ -1,0 +1,177 @@
+// The experts of a step of one row in two launches. Macros: STRATA_TYPE, STRATA_UP, STRATA_DOWN (formats of gate, up, down), STRATA_SHARED
+// (of the shared expert's down; left out without one), STRATA_EXPERTS, STRATA_TOP (experts of a row), STRATA_HIDDEN, STRATA_INNER,
+// STRATA_SEGMENTS, STRATA_AHEAD (of hidden), STRATA_INNER_SEGMENTS, STRATA_INNER_AHEAD, STRATA_STREAMS, STRATA_FEATURES (of a thread
+// block of experts_down), STRATA_RENORMALISE.
+//
+// Every thread block makes the router's choice for itself from the logits: a block that chose for all would be one more wait.
+#include "op.cuh"
+#include "packed_signed.cuh"
+#include "product.cuh"
+#include "step.cuh"
+#include "streams.cuh"
+#include "topk.cuh"
+
+using namespace strata;
+
+namespace {
+
+constexpr int kHidden = STRATA_HIDDEN, kInner = STRATA_INNER, kTop = STRATA_TOP;
+constexpr int kSegs = STRATA_SEGMENTS, kUpThreads = 32 * kSegs;  // 32 features a thread block
+constexpr int kInnerSegs = STRATA_INNER_SEGMENTS, kPerWarp = 32 / kInnerSegs, kFeatures = STRATA_FEATURES, kPasses = kFeatures / kPerWarp;
+#ifdef STRATA_SHARED
+constexpr int kPlanes = kTop + 1;
+#else
+constexpr int kPlanes = kTop;
+#endif
+constexpr int kDownThreads = 32 * kPlanes;
+static_assert(kTop <= 31 && kFeatures % kPerWarp == 0 && kInner % 32 == 0 && kHidden % 32 == 0);
+
+using GatePlane = ExpertPlane<STRATA_TYPE>::type;
+using UpPlane = ExpertPlane<STRATA_UP>::type;
+
+}  // namespace
+
+extern "C" {
+
+// inner[rank] = q8 of silu(gate x) * (up x). Grid (32 features, ranks); dynamic shared memory: tables, then a row as q8.
+__global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up(const int* live, const float* logits, const int8_t* q, const float* d,
+                                                              const int16_t* sums, const uint64_t* gate, const uint64_t* up,
+                                                              const float* gate_scale, const float* up_scale, int8_t* inner, float* inner_d,
+                                                              int16_t* inner_sums, uint32_t* faults) {
+  STRATA_DYNAMIC_SHARED(shared);
+  __shared__ int chosen;
+  __shared__ __align__(16) float scratch[kUpThreads];
+  __shared__ float gated[32], value[32];
+  uint32_t* table = reinterpret_cast<uint32_t*>(shared);
+  uint32_t* up_table = STRATA_TYPE == STRATA_UP ? table : table + GatePlane::kTableWords;
+  const StagedRows a = staged_rows<1, kSegs>(reinterpret_cast<uint8_t*>(up_table + UpPlane::kTableWords), kHidden);
+  GatePlane::template fill<1>(table);
+  if (STRATA_TYPE != STRATA_UP) UpPlane::template fill<1>(up_table);
+  dependency_wait();
+  dependency_launch();
+  if (*live < 1) return;
+  const int rank = blockIdx.y, first = blockIdx.x * 32 + warp_id() * (32 / kSegs), row = min(first + lane_id() / kSegs, kInner - 1);
+  if (warp_id() == 0) {
+    const Choice c = choose_experts<STRATA_EXPERTS>(logits, STRATA_EXPERTS, kTop, STRATA_RENORMALISE);
+    if (!c.finite) report(faults, kFaultNonFinite);
+    if (lane_id() == rank) chosen = c.id[0];
+  }
+  stage_rows<1, kSegs>(a, q, d, sums, kHidden, 1);
+  __syncthreads();
+  const int expert = chosen;
+  SegmentChain<STRATA_TYPE, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, GatePlane> g(reinterpret_cast<const uint8_t*>(gate[expert]), kInner, kHidden / 32, row);
+  SegmentChain<STRATA_UP, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, UpPlane> u(reinterpret_cast<const uint8_t*>(up[expert]), kInner, kHidden / 32, row);
+  g.load_first(), u.load_first();
+  float* mine = scratch + warp_id() * 32;
+  float y[1];
+  g.run(table, a, y);
+  add_segments<1, kSegs>(y, mine, [&](int r, int, float total) { gated[warp_id() * (32 / kSegs) + r] = total; });
+  u.run(up_table, a, y);
+  add_segments<1, kSegs>(y, mine, [&](int r, int, float total) { value[warp_id() * (32 / kSegs) + r] = total; });
+  __syncthreads();
+  if (warp_id() != 0) return;
+  const float gs = gate_scale ? gate_scale[expert] : 1.0f, us = up_scale ? up_scale[expert] : 1.0f;
+  const float out = silu32(gated[lane_id()] * gs) * (value[lane_id()] * us);
+  if (!finite32(out)) report(faults, kFaultNonFinite);
+  const size_t at = static_cast<size_t>(rank) * kInner + blockIdx.x * 32;
+  quantize_block(out, inner + at, inner_d + at / 32, inner_sums + at / 16);
+}
+
+// The streams after the experts: a warp a rank (and one for the shared expert), kFeatures features a thread block; ranks are combined in
+// order. `shared_inner`: gate and up of the shared expert, float [2][kInner].
+__global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) experts_down(const int* live, const float* logits, const int8_t* inner, const float* inner_d,
+                                                             const int16_t* inner_sums, const uint64_t* down, const float* down_scale,
+                                                             const float* shared_gate, const float* shared_up, const float* shared_logit,
+                                                             const uint8_t* shared_down, const float* residual, const float* inject,
+                                                             float* out, uint32_t* faults) {
+  STRATA_DYNAMIC_SHARED(shared);
+  __shared__ __align__(16) float scratch[kDownThreads];
+  __shared__ float rows[kPlanes][kFeatures], weights[kTop];
+  __shared__ __align__(16) int8_t shared_q[kInner];
+  __shared__ float shared_d[kInner / 32];
+  __shared__ __align__(4) int16_t shared_sums[kInner / 16];
+  constexpr int kTables = Packed<STRATA_DOWN>::kTableWords;
+  uint32_t* table = reinterpret_cast<uint32_t*>(shared);
+  uint8_t* staged = shared + 4 * kTables;
+  const int plane = warp_id(), lane = lane_id(), first = blockIdx.x * kFeatures;
+  Packed<STRATA_DOWN>::template fill<1>(table);
+  dependency_settled();
+  const bool alive = *live >= 1;
+  Choice c{};
+  if (plane < kTop && alive) {
+    c = choose_experts<STRATA_EXPERTS>(logits, STRATA_EXPERTS, kTop, STRATA_RENORMALISE);
+    if (plane == 0 && lane < kTop) weights[lane] = c.weight[0];
+  }
+  const int expert = __shfl_sync(kFullWarp, c.id[0], plane % 32);
+  using Chain = SegmentChain<STRATA_DOWN, 1, kInnerSegs, STRATA_INNER_AHEAD, STRATA_INNER_LENGTH>;
+  const uint8_t* w = reinterpret_cast<const uint8_t*>(plane < kTop ? down[expert] : down[0]);
+  const auto row_of = [&](int pass) { return min(first + pass * kPerWarp + lane / kInnerSegs, kHidden - 1); };
+  Chain chain(w, kHidden, kInner / 32, row_of(0));
+  if (plane < kTop) chain.load_first();
+#ifdef STRATA_SHARED
+  using SharedChain = SegmentChain<STRATA_SHARED, 1, kInnerSegs, STRATA_INNER_AHEAD, STRATA_INNER_LENGTH>;
+  SharedChain shared_chain(shared_down, kHidden, kInner / 32, row_of(0));
+  if (plane == kTop) shared_chain.load_first();
+#endif
+  dependency_wait();
+  dependency_launch();
+  if (!alive) return;
+  constexpr int kWriterUnits = kFeatures;
+  StreamWriter<STRATA_STREAMS, kWriterUnits> writer(residual, inject, out, kHidden);
+  if (plane == 0) writer.load(0, 1, first, kFeatures);
+  const StagedRows a = staged_rows<1, kInnerSegs>(staged, kInner);
+  const size_t row_bytes = (4 * (a.row_words + 2 * a.blocks) + 15) / 16 * 16;
+  const auto rows_at = [&](int p) { return staged_rows<1, kInnerSegs>(staged + p * row_bytes, kInner); };
+#ifdef STRATA_SHARED
+  for (int b = plane; b < kInner / 32; b += kPlanes) {  // the shared expert's inner row
+    const float v = silu32(shared_gate[b * 32 + lane]) * shared_up[b * 32 + lane];
+    if (!finite32(v)) report(faults, kFaultNonFinite);
+    quantize_block(v, shared_q + b * 32, shared_d + b, shared_sums + 2 * b);
+  }
+  __syncthreads();
+#endif
+  // A warp stages the row that it alone reads.
+  const StagedRows mine = rows_at(plane);
+  const int8_t* q = plane < kTop ? inner + static_cast<size_t>(plane) * kInner : shared_q;
+  const float* d = plane < kTop ? inner_d + static_cast<size_t>(plane) * (kInner / 32) : shared_d;
+  const int16_t* s = plane < kTop ? inner_sums + static_cast<size_t>(plane) * (kInner / 16) : shared_sums;
+  for (int i = lane; i < kInner / 16; i += 32) {
+    const int segment = ((i / 2 + 1) * kInnerSegs - 1) / mine.blocks;
+    *reinterpret_cast<uint4*>(mine.codes + i * 4 + kSegmentPad * segment) = reinterpret_cast<const uint4*>(q)[i];
+  }
+  for (int b = lane; b < mine.blocks; b += 32) mine.scales[b] = d[b], mine.sums[b] = reinterpret_cast<const uint32_t*>(s)[b];
+  __syncthreads();  // the table too
+  const float scale = plane < kTop && down_scale ? down_scale[expert] : 1.0f;
+  const auto store = [&](int pass) {
+    return [&, pass](int r, int, float total) { rows[plane][pass * kPerWarp + r] = plane < kTop ? total * scale : total; };
+  };
+#pragma unroll
+  for (int pass = 0; pass < kPasses; ++pass) {
+    float y[1];
+    if (plane < kTop) {
+      chain.run(table, mine, y);
+      chain.row = row_of(pass + 1);
+      if (pass + 1 < kPasses) chain.load_first();
+    } else {
+#ifdef STRATA_SHARED
+      shared_chain.run(nullptr, mine, y);
+      shared_chain.row = row_of(pass + 1);
+      if (pass + 1 < kPasses) shared_chain.load_first();
+#endif
+    }
+    add_segments<1, kInnerSegs>(y, scratch + plane * 32, store(pass));
+  }
+  __syncthreads();
+  if (plane != 0) return;
+  writer.store(0, 1, first, kFeatures, [&](int r, int) {
+    float total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kTop; ++i) total = combine_step(weights[i], rows[i][r], total);
+#ifdef STRATA_SHARED
+    total = fma32(sigmoid32(*shared_logit), rows[kTop][r], total);
+#endif
+    return total;
+  });
+}
+
+}  // extern "C"

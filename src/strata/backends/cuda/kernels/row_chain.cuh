@@ -1,0 +1,49 @@
+// Lane dots of a float weight row by one warp, a lane a contract lane: for few rows of many values, where four threads a row
+// (lanes.cuh) would leave the device idle.
+#pragma once
+
+#include "lanes.cuh"
+
+namespace strata {
+
+// A warp's weight row of k values against up to M rows; the first `Ahead` values of each lane may be loaded early.
+template <QuantType T, int M, int Ahead> struct RowChain {
+  const uint8_t* w;
+  int k;
+  float first[Ahead];
+
+  __device__ __forceinline__ RowChain(const uint8_t* row, int values) : w(row), k(values) {}
+  __device__ __forceinline__ void load(float (&to)[Ahead], int from) const {
+#pragma unroll
+    for (int i = 0; i < Ahead; ++i) {
+      const int at = from + 32 * i + lane_id();
+      to[i] = at < k ? one_value<T>(w + static_cast<size_t>(at) * Layout<T>::bytes) : 0.0f;
+    }
+  }
+  __device__ __forceinline__ void load_first() { load(first, 0); }
+
+  // sum[m] = lane dot with row m < rows of x, rows `stride` apart; in every lane.
+  __device__ __forceinline__ void run(const float* x, size_t stride, int rows, float (&sum)[M]) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) sum[m] = 0.0f;
+#pragma unroll 1
+    for (int from = 0; from < k; from += 32 * Ahead) {
+      float next[Ahead];
+      load(next, from + 32 * Ahead);
+#pragma unroll
+      for (int i = 0; i < Ahead; ++i) {
+        const int at = from + 32 * i + lane_id();
+        if (at >= k) break;
+#pragma unroll
+        for (int m = 0; m < M; ++m)
+          if (m < rows) sum[m] = fma32(first[i], x[m * stride + at], sum[m]);
+      }
+#pragma unroll
+      for (int i = 0; i < Ahead; ++i) first[i] = next[i];
+    }
+#pragma unroll
+    for (int m = 0; m < M; ++m) sum[m] = warp_tree_sum(sum[m]);
+  }
+};
+
+}  // namespace strata

@@ -1,0 +1,110 @@
+"""Launches of several products of the same rows, and of a product that ends in the residual streams."""
+
+from collections.abc import Sequence
+
+from strata.backends.cuda.driver import Arg, Launch
+from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
+from strata.backends.cuda.lower_linear import TABLE_WORDS, blocks_ahead, segment_count, segment_length
+from strata.backends.cuda.pattern import Product, require
+from strata.ops.buffers import Buffer
+from strata.quants import Format
+
+_MOST, _TYPES = 6, 3  # matrices, and types of matrices, of a launch
+_THREADS = 256
+_ROWS = (1, 2, 4, 8)
+PAD_BYTES = 16  # kSegmentPad of product.cuh, a segment
+
+
+def staged_bytes(k: int, rows: int) -> int:
+    """Shared memory of rows of k activations (product.cuh `staged_rows`)."""
+    return rows * (k + PAD_BYTES * segment_count(k) + k // 32 * 8)
+
+
+def table_bytes(fmt: Format) -> int:
+    """Shared memory of a format's grid."""
+    return 4 * TABLE_WORDS.get(fmt.name, 0)
+
+
+def rows_at_once(bucket: int) -> int:
+    """Rows that share a decoded block."""
+    return next((m for m in _ROWS if m >= bucket), _ROWS[-1])
+
+
+def geometry(k: int, rows: int) -> list[tuple[str, str | int]]:
+    """Macros of product.cuh for rows of k values."""
+    return [("STRATA_ROWS", rows), *segments(k)]
+
+
+def segments(k: int, prefix: str = "STRATA_") -> list[tuple[str, str | int]]:
+    """Macros of a row's segments."""
+    return [
+        (f"{prefix}SEGMENTS", segment_count(k)),
+        (f"{prefix}AHEAD", blocks_ahead(k)),
+        (f"{prefix}LENGTH", segment_length(k)),
+    ]
+
+
+def products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]) -> list[Launch]:
+    """Launches of all products of x, whose quantised planes are `q8`, as few as types and number allow."""
+    launches, group = [], list[Product]()
+    for matrix in matrices:
+        types = {m.weight.format.name for m in (*group, matrix)}
+        if len(types) > _TYPES or len(group) == _MOST:
+            launches.append(_products(at, x, q8, group))
+            group = []
+        group.append(matrix)
+    return [*launches, _products(at, x, q8, group)]
+
+
+def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]) -> Launch:
+    k, rows = x.shape[-1], rows_at_once(at.bucket)
+    formats = list(dict.fromkeys(m.weight.format for m in matrices))
+    macros = [type_macro(f, f"STRATA_TYPE{i}") for i, f in enumerate(formats)]
+    quantised = any(f.quantised for f in formats)
+    count = segment_count(k) if quantised else 1
+    args, end = [at.live(x), *q8, *at.at(x)], 0
+    for i in range(_MOST):
+        m = matrices[i] if i < len(matrices) else None
+        kind = 0
+        if m is None:
+            args += [pointer(0), pointer(0), *ints(0, end)]
+        else:
+            kind, n = formats.index(m.weight.format), m.weight.shape[0]
+            each = _THREADS // 32 * (32 // count if m.weight.format.quantised else 1)
+            end += -(-n // each)
+            weight = at.packed(m.weight) if m.weight.format.quantised else at.raw(m.weight)[0]
+            args += [weight, *at.at(m.out), *ints(n, end)]
+        macros.append((f"STRATA_KIND{i}", str(kind)))
+    shared = max((table_bytes(f) for f in formats), default=0) + 4 * _THREADS * rows + staged_bytes(k, rows)
+    if quantised:
+        require(k % 32 == 0 and shared <= at.properties.shared)
+        macros += [(name, str(value)) for name, value in geometry(k, rows)]
+    else:
+        shared = 0
+        macros += [
+            ("STRATA_ROWS", str(rows)),
+            ("STRATA_SEGMENTS", "1"),
+            ("STRATA_AHEAD", "1"),
+            ("STRATA_LENGTH", "0"),
+        ]
+    grid = end, -(-at.bucket // rows)
+    args += ints(k)
+    return launch("products.cu", "products", grid, _THREADS, args, macros=macros, shared=shared)
+
+
+def product_write(
+    at: Context, x: list[Arg], product: Product, residual: Buffer, inject: Buffer | None, out: Buffer
+) -> Launch:
+    """A quantised product of q8 planes `x` and what it writes: streams where `inject` is given, else a sum."""
+    n, k = product.weight.shape
+    require(product.weight.format.quantised)
+    streams = 0 if inject is None else inject.shape[-1]
+    rows, fmt = rows_at_once(at.bucket), product.weight.format
+    shared = table_bytes(fmt) + 8 * _THREADS * rows + staged_bytes(k, rows)
+    while rows > 1 and shared > at.properties.shared:
+        rows //= 2
+        shared = table_bytes(fmt) + 8 * _THREADS * rows + staged_bytes(k, rows)
+    args = [at.live(out), *x, at.packed(product.weight), *at.at(residual, inject, out), *ints(k, n)]
+    macros = [type_macro(fmt), *geometry(k, rows), ("STRATA_STREAMS", streams)]
+    grid = -(-n // (_THREADS // 32 * (32 // segment_count(k)))), -(-at.bucket // rows)
+    return launch("product_write.cu", "product_write", grid, _THREADS, args, macros=macros, shared=shared)
