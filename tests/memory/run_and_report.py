@@ -2,8 +2,9 @@
 
 import contextlib
 import json
-import resource
+import re
 import sys
+from pathlib import Path
 
 import strata.server.app  # noqa: F401  (what a server loads counts)
 from strata.config import EngineOptions
@@ -23,8 +24,13 @@ def main(path: str, settings: dict[str, object], draft: bool) -> None:
     requests = [engine.add(p, params) for p in prompts]
     while any(r.finish_reason is None for r in requests):
         engine.step()
-    mark = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"mark": mark, "plan": to_json(engine.placement)["tiers"]["ram"]}))
+    print(json.dumps({"mark": high_water(), "plan": to_json(engine.placement)["tiers"]["ram"]}))
+
+
+def high_water() -> int:
+    """Bytes that were resident at once; getrusage would count what the parent had when it forked."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
 
 if __name__ == "__main__":

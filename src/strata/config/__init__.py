@@ -251,6 +251,7 @@ class EngineOptions(_Settings):
         "--trace-routes",
         "File that receives which experts every row chooses (for `strata bench cache`).",
         toml="memory.trace_routes",
+        in_environment=False,
     )
     ram_limit_gib: float = _option(
         0.0,
