@@ -76,6 +76,7 @@ struct Fetch {
     int64_t slot = table[group] - 1;
     if (slot >= 0) {
       ++counts[kHits];
+      referenced[slot] = 1;
     } else {
       slot = full ? -1 : find_slot();
       if (slot < 0) {
@@ -89,9 +90,9 @@ struct Fetch {
       copy(group, slot);
       ++counts[kFetches];
       counts[kFetchBytes] += static_cast<uint64_t>(bytes());
+      referenced[slot] = 0;  // a second chance is for what is used again
     }
     used[slot] = clock[1];
-    referenced[slot] = 1;
   }
 
   void row(int64_t r) {

@@ -1,4 +1,4 @@
-"""Resident groups of KV cells: their buffers beside the whole pools, and what must be forgotten when a host writes pages."""
+"""Resident groups of KV cells: their buffers beside the whole pools, and what is forgotten when a host writes pages."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

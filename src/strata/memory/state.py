@@ -81,8 +81,8 @@ class StatePool:
     def create(
         cls, shape: StateShape, num_pages: int, num_slots: int, kv: KVType, resident: Residency | None = None
     ) -> Self:
-        """Buffers for `num_pages` pages of 64 cells and `num_slots` sequences and checkpoints; `resident`: of layers with an
-        indexer, the cells that lie in VRAM."""
+        """Buffers for `num_pages` pages of 64 cells and `num_slots` sequences and checkpoints; `resident`: of layers
+        with an indexer, the cells that lie in VRAM."""
 
         def slots(name: str, *rest: int, dtype: DType = "f32") -> Buffer:
             return Buffer(name, (num_slots, *rest), dtype, "state")

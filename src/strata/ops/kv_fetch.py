@@ -1,7 +1,7 @@
 """kv_fetch: brings the groups of cells that a step will attend to into a small pool beside the whole one.
 
-The whole pool (RAM) is what counts: kv_store writes there, and a group that is resident is written again. A group is the
-cells of one index block. Where no place can be had, attention reads the group where it lies: places decide no bit.
+The whole pool (RAM) is what counts: kv_store writes there, and a group that is resident is written again. A group is
+the cells of one index block. Where no place can be had, attention reads the group where it lies: places decide no bit.
 """
 
 from dataclasses import dataclass

@@ -93,8 +93,10 @@ def _fetch(b: Builder, selected: Buffer, kv: LayerKV, resident: ResidentKV, rati
     group = resident.k.shape[2]
     expect(group == ratio, f"groups of {group} cells are resident, blocks of {ratio} are selected")
     s, r = b.steps, resident
-    slots = (r.k, r.v, r.k_scales, r.v_scales, r.table, r.clock, r.counts)
     pools = (kv.k, kv.v, kv.k_scales, kv.v_scales)
     b.emit(
-        KvFetch(s.positions, s.sequences, s.page_table, selected, *pools, *slots, ratio, r.link_ns_per_byte)
-    )
+        KvFetch(
+            s.positions, s.sequences, s.page_table, selected, *pools, r.k, r.v, r.k_scales, r.v_scales, r.table,
+            r.clock, r.counts, ratio, r.link_ns_per_byte,
+        )
+    )  # fmt: skip
