@@ -154,9 +154,7 @@ def test_a_request_ends_with_its_fault_and_the_next_is_right(model_path, backend
         return request
 
     def load(**options):
-        return Engine.load(
-            model_path, EngineOptions(threads=2, device="cpu", max_model_len=128, **options)
-        )
+        return Engine.load(model_path, EngineOptions(threads=2, device="cpu", max_model_len=128, **options))
 
     wanted = generate(load()).output_token_ids
     options = {"backend": backend, "ram_budget_gib": SMALL / 2**30, "lookahead": "off", "cpu_share": "0"}
