@@ -186,7 +186,7 @@ class EngineOptions(_Settings):
         "--isa",
         "Instruction set of the CPU kernels; auto: the best that this machine has.",
         toml="infer.isa",
-        choices=("auto", "generic", "avx2", "avx512"),
+        choices=("auto", "generic", "avx2", "avxvnni", "avx512"),
     )
     kv: str = _option(
         "auto",
@@ -369,7 +369,7 @@ class ServingOptions(_Settings):
     """How requests share an engine, and what is kept of their texts."""
 
     prompt_share: int = _option(
-        40,
+        35,
         "--prompt-share",
         "Percent of the time that reading prompts may take while answers are generated.",
         toml="infer.prompt_share",

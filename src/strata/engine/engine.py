@@ -85,11 +85,11 @@ class Engine:
     @property
     def num_free_pages(self) -> int:
         """KV pages that no sequence holds; sessions give theirs up when they are needed."""
-        return self._runner.pages.num_free + self._store.num_idle_pages
+        return self.num_pages - self._runner.pages.num_in_use
 
     @property
     def session_ram_bytes(self) -> int:
-        """Bytes of RAM that sessions and preempted sequences take besides the KV pool."""
+        """Bytes of RAM that sessions and preempted sequences take besides the KV pool; for the engine's thread."""
         return self._store.ram_bytes
 
     @property
@@ -122,6 +122,8 @@ class Engine:
         plan = self.scheduler.schedule()
         output = self._runner.run(plan)
         self.scheduler.update(output)
+        if plan.idle and self.scheduler.num_waiting:
+            self._store.wait_for_reads(_WAIT_FOR_DISK)
         if self._store.pending:
             self._upkeep()
         return output
@@ -132,6 +134,10 @@ class Engine:
         else:
             self._store.wait_for_disk(_WAIT_FOR_DISK)
             self._store.upkeep(UPKEEP_PAGES)
+
+    def forget(self) -> None:
+        """Lets all sessions go, so that the next prompt is read from its beginning."""
+        self._store.forget_all()
 
     def close(self) -> None:
         """Ends all requests and writes what sessions have to write; the engine cannot step afterwards."""

@@ -79,6 +79,11 @@ class StepPlan:
     prompt: PromptCursor | None = None
     started: tuple[StartedSequence, ...] = ()
 
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to compute."""
+        return not (len(self.decode.sequences) or self.tails or self.prompt)
+
 
 @dataclass(frozen=True)
 class Logprobs:
