@@ -36,11 +36,10 @@ def survives(r, plain, plant, lift, message):
     """Reads on until the planted fault strikes, lifts it, and reads the same tokens with the right bits."""
     assert (read_on(r, 0, PROMPT) == plain[:PROMPT]).all()
     plant()
-    began, position = time.monotonic(), PROMPT
+    position = PROMPT
     with pytest.raises(FaultError, match=message):
         for position in range(PROMPT, 20):
             r.step(position)
-    assert time.monotonic() - began < 5
     lift()
     assert (read_on(r, position, 20) == plain[position:]).all()
     return r.counts()
