@@ -9,8 +9,6 @@ from strata.config import EngineOptions
 from strata.engine import Engine
 from strata.errors import MemoryLimitError
 
-MIB = 1 << 20
-
 
 @pytest.fixture
 def ram(monkeypatch):
@@ -25,29 +23,40 @@ def ram(monkeypatch):
 
 
 def test_what_was_asked_for_is_refused_with_what_fits(tiny_llama, ram):
-    asked = EngineOptions(max_model_len=1024, max_num_seqs=32, kv="f32")
+    asked = EngineOptions(max_model_len=1024, kv="f32")
     ram(1 << 40)
-    needed = Engine.load(tiny_llama, asked).placement.ram.used
-    ram(int((needed - 10 * MIB) / 0.9))
+    needed = Engine.load(tiny_llama, asked).placement.ram
+    ram(int((needed.used - needed.part("KV") // 3) / 0.9))
     with pytest.raises(MemoryLimitError, match=r"GiB of RAM .*; --max-context \d+ fits") as e:
         Engine.load(tiny_llama, asked)
     fits = int(str(e.value).split("--max-context ")[1].split()[0])
     assert fits % 64 == 0 and 64 <= fits < 1024
     assert Engine.load(tiny_llama, replace(asked, max_model_len=fits)).max_model_len == fits
-    with pytest.raises(MemoryLimitError):
-        Engine.load(tiny_llama, replace(asked, max_model_len=fits + 64))
 
 
 def test_without_a_wish_the_largest_that_fits_is_taken(tiny_llama, ram, caplog):
-    options = EngineOptions(max_num_seqs=32, kv="f32")
+    options = EngineOptions(kv="f32")
     ram(1 << 40)
     engine = Engine.load(tiny_llama, options)
     assert engine.max_model_len == 1024
-    ram(int((engine.placement.ram.used - 10 * MIB) / 0.9))
+    needed = engine.placement.ram
+    ram(int((needed.used - needed.part("KV") // 3) / 0.9))
     with caplog.at_level("WARNING", logger="strata"):
         engine = Engine.load(tiny_llama, options)
     assert 64 <= engine.max_model_len < 1024
     assert f"a context of {engine.max_model_len} tokens is taken" in caplog.text
+
+
+def test_sequences_share_a_pool_that_cannot_hold_all_of_them(tiny_llama, ram, caplog):
+    options = EngineOptions(max_num_seqs=32, kv="f32")
+    ram(1 << 40)
+    needed = Engine.load(tiny_llama, options).placement.ram
+    ram(int((needed.used - needed.part("KV") // 3) / 0.9))
+    with caplog.at_level("WARNING", logger="strata"):
+        engine = Engine.load(tiny_llama, options)
+    assert engine.max_model_len == 1024
+    assert 16 <= engine.num_pages == engine.placement.choice.pages < 32 * 16
+    assert "are shared by up to 32 sequences" in caplog.text
 
 
 def test_no_memory_at_all_is_an_error(tiny_llama, ram):

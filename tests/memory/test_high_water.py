@@ -52,5 +52,7 @@ def test_cells_that_a_prompt_fills(wide_llama):
 def test_every_part_of_the_target_in_small(planted, draft):
     mark, parts = run(planted, draft, max_model_len=512, prefill=512, threads=2)
     assert mark <= sum(parts.values())
-    largest = parts["prompt buffers"] + parts["experts"]
+    largest = (
+        parts["prompt buffers"] + parts["experts"] + parts["states"] * 4 // 5
+    )  # taps' slots are not touched
     assert mark > sum(parts.values()) - largest, "a plan without experts and buffers would not be noticed"

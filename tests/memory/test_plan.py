@@ -62,18 +62,25 @@ def test_slots_of_mixed_sizes_follow_their_experts():
 
 
 @pytest.mark.parametrize(
-    "options, said",
+    "vram, options, said",
     [
-        (PlanOptions(max_context=262144, kv="f32", max_num_seqs=4), "--max-context 232512 fits"),
-        (PlanOptions(max_context=262144, expert_slots=24576), "--expert-cache auto fits"),
-        (PlanOptions(max_context=32768, max_num_seqs=32, kv="q4"), "--parallel 16 fits"),
+        (9, PlanOptions(max_context=262144, kv="f32"), "--kv f16 fits"),
+        (13, PlanOptions(max_context=262144, expert_slots=24576), "--expert-cache auto fits"),
+        (13, PlanOptions(max_context=32768, max_num_seqs=32, kv="q4"), "--parallel 24 fits"),
     ],
 )
-def test_the_nearest_setting_is_named(options, said):
+def test_the_nearest_setting_is_named(vram, options, said):
     with pytest.raises(MemoryLimitError) as error:
-        plan(target(), desk(vram=13), options)
+        plan(target(), desk(vram=vram), options)
     text = str(error.value)
-    assert text.endswith(said) and "GiB of VRAM and 13 GiB may be used (" in text and "reserve 0.684" in text
+    assert text.endswith(said) and f"GiB of VRAM and {vram} GiB may be used (" in text
+    assert "reserve 0.684" in text
+
+
+def test_sequences_share_cells_where_not_all_can_be_long():
+    p = plan(target(), desk(vram=24), PlanOptions(kv="f32", kv_resident=262144, max_num_seqs=4))
+    assert p.choice.sequence_pages <= p.choice.pages < 4 * p.choice.sequence_pages
+    assert p.choice.context == 262144 and any("shared by up to 4 sequences" in note for note in p.notes)
 
 
 def test_a_smaller_format_is_named_before_half_the_context():
@@ -82,10 +89,10 @@ def test_a_smaller_format_is_named_before_half_the_context():
 
 
 def test_a_context_that_nobody_asked_for_shrinks():
-    p = plan(replace(target(), embedding=0), desk(vram=8, ram=64), PlanOptions(kv="f16", max_num_seqs=4))
+    p = plan(replace(target(), embedding=0), desk(vram=8, ram=64), PlanOptions(kv="f16"))
     assert 64 <= p.choice.context < 262144 and p.choice.context % 64 == 0
     assert any(f"a context of {p.choice.context} tokens is taken" in note for note in p.notes)
-    with pytest.raises(MemoryLimitError, match=r"; 7\.\d GiB of free VRAM would do"):
+    with pytest.raises(MemoryLimitError, match=r"; 8\.3 GiB of free VRAM would do"):
         plan(target(), desk(vram=4), PlanOptions())
 
 

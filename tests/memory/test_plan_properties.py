@@ -70,7 +70,7 @@ def test_parts_never_exceed_the_tier(model, machine, options):
 @given(models(), machines(), plan_options(), st.integers(0, CAPACITIES[-1]))
 def test_more_memory_goes_to_experts_alone(model, machine, options, more):
     p = attempt(model, machine, options)
-    if p is None:
+    if p is None or p.choice.shared_pages:  # a pool that had to be cut grows first
         return
     options = replace(options, max_context=p.choice.context, kv=p.choice.kv)
     if p.vram is not None and model.spills:
@@ -93,7 +93,8 @@ def test_more_memory_goes_to_experts_alone(model, machine, options, more):
 @some
 @given(models(), machines(gpu=True), plan_options())
 def test_an_explicit_cache_is_held_to_the_same_check(model, machine, options):
-    p = attempt(model, machine, replace(options, expert_slots=None))
+    options = replace(options, expert_slots=None, max_num_seqs=1)
+    p = attempt(model, machine, options)
     if p is None or not model.expert_bytes:
         return
     assert p.vram is not None

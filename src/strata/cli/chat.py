@@ -11,10 +11,12 @@ from strata.cli.options import (
     Backend,
     CpuShare,
     Device,
+    Exclusive,
     ExpertCache,
     FrequencyPenalty,
     Isa,
     Kv,
+    KvResident,
     LinkLimit,
     LogitBias,
     Lookahead,
@@ -25,6 +27,7 @@ from strata.cli.options import (
     Prefill,
     PresencePenalty,
     RamBudget,
+    RamLimit,
     RepetitionPenalty,
     Seed,
     Stop,
@@ -33,6 +36,9 @@ from strata.cli.options import (
     Threads,
     TopK,
     TopP,
+    TraceRoutes,
+    VramLimit,
+    VramReserve,
     engine_options,
     flag,
 )
@@ -74,6 +80,12 @@ def chat(
     cpu_share: CpuShare = None,
     lookahead: Lookahead = None,
     ngram_table: NgramTable = None,
+    exclusive: Exclusive = None,
+    kv_resident: KvResident = None,
+    ram_limit_gib: RamLimit = None,
+    vram_limit_gib: VramLimit = None,
+    vram_reserve_mib: VramReserve = None,
+    trace_routes: TraceRoutes = None,
 ) -> None:
     """Talk with a model: each line of standard input is a message, answers go to stdout as they come.
 

@@ -20,6 +20,7 @@ from strata.gguf import ModelFile
 from strata.memory import Placement
 from strata.memory.counters import read_counters
 from strata.memory.expert_store import Progress
+from strata.memory.resident import read_kv_counts
 from strata.models import ModelConfig
 
 _BUSY_UPKEEP = 2  # pages handed to the disk in a step that computes
@@ -99,8 +100,9 @@ class Engine:
 
     def tier_counts(self) -> dict[str, int]:
         """What the memory tiers have counted (memory/counters.py); empty where everything lies in the file's map."""
-        experts = self._loaded.experts
-        return {} if experts is None else read_counters(experts.counters)
+        experts, runner = self._loaded.experts, self._runner
+        counts = {} if experts is None else read_counters(experts.counters)
+        return counts | read_kv_counts(runner.state.kv, runner.backend.array)
 
     @property
     def weight_bytes_per_token(self) -> int:

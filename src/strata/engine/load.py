@@ -10,6 +10,7 @@ from strata.engine.assemble import Around, assemble
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, make_plan, open_with_draft
 from strata.engine.programs import Limits
+from strata.engine.rates import set_costs
 from strata.engine.residency import ResidencyPolicy, start_policy
 from strata.engine.routes import RouteTracer
 from strata.engine.runner import Runner
@@ -17,7 +18,7 @@ from strata.engine.tiering import backend_kind, make_backend, open_experts, open
 from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import Placement, StatePool
-from strata.memory.expert_store import ExpertStore, Progress
+from strata.memory.expert_store import ExpertStore, Progress, expert_layers
 from strata.memory.plan_sizes import Choice
 from strata.memory.resident import Residency
 from strata.models import Model
@@ -69,20 +70,27 @@ def load_model(
     tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None
     runner = Runner(model, backend, state, limits, tracer)
     check_after_load(placement, _machine(options, backend))
+    _schedule_misses(model, options, backend)
     policy = start_policy(backend, file, placement, options.link_limit_gbps * 1e9)
     around = assemble(file, runner, cutter, serving or ServingOptions())
     weights, cell = runner.weight_bytes_per_token, state.cell_bytes
     return LoadedModel(file, model, runner, cutter, around, placement, weights, cell, experts, policy)
 
 
+def _schedule_misses(model: Model, options: EngineOptions, backend: Backend) -> None:
+    """Gives a device that shares misses with the CPU this machine's rates."""
+    if backend.name == "sim" and options.cpu_share == "auto":
+        threads, link = options.threads or hw.cpu_count(), options.link_limit_gbps * 1e9
+        set_costs(backend, expert_layers(model), threads, options.isa, link)
+
+
 def _state(model: Model, choice: Choice, resident: Residency | None) -> StatePool:
     """Pools for the plan's sequences. Slots after theirs receive what taps write; memory of a slot is taken when it is
     first used."""
     shape = model.state_shape()
-    pages = choice.sequences * -(-choice.context // PAGE_CELLS)
     recurrent = bool(StatePool.create(shape, 1, 1, choice.kv).recurrent())
     slots = choice.sequences + (MAX_TAPS if recurrent else 0)
-    return StatePool.create(shape, pages, slots, choice.kv, resident)
+    return StatePool.create(shape, choice.pages, slots, choice.kv, resident)
 
 
 def _tell(placement: Placement, backend: Backend | None) -> None:

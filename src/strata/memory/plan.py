@@ -10,7 +10,7 @@ from dataclasses import replace
 from strata.errors import MemoryLimitError, UsageError
 from strata.hw.machine import Gpu, Machine
 from strata.memory.kv import KVType
-from strata.memory.plan_nearest import longest_context, nearest_setting
+from strata.memory.plan_nearest import largest_pool, longest_context, nearest_setting
 from strata.memory.plan_place import Placement, place
 from strata.memory.plan_sizes import Choice, ModelSizes, PlanOptions
 from strata.ops import PAGE_CELLS
@@ -32,15 +32,32 @@ def plan(model: ModelSizes, machine: Machine, options: PlanOptions) -> Placement
             return place(model, machine, options, choice)
         except MemoryLimitError as error:
             failures.append(str(error))
+    if options.max_num_seqs > 1:
+        shared = [p for c in choices if (p := largest_pool(model, machine, options, c)) is not None]
+        if shared:
+            best = max(shared, key=lambda p: p.choice.pages)
+            return replace(best, notes=(*best.notes, _shared_note(best)))
     if not options.max_context:
         shorter = [p for c in choices if (p := longest_context(model, machine, options, c)) is not None]
         if shorter:
             best = max(shorter, key=lambda p: p.choice.context)
             note = f"{failures[0]}: a context of {best.choice.context} tokens is taken"
             return replace(best, notes=(*best.notes, note))
-    cheapest = min(range(len(choices)), key=lambda i: _resident_bytes(model, choices[i]))
-    hint = nearest_setting(model, machine, options, choices[cheapest])
-    raise MemoryLimitError(f"{failures[cheapest]}; {hint}" if hint else failures[cheapest])
+    cheapest = min(choices, key=lambda c: _resident_bytes(model, c))
+    cheapest = replace(cheapest, shared_pages=cheapest.sequence_pages)
+    cheapest = replace(cheapest, resident=min(cheapest.resident, cheapest.cells))
+    try:
+        return place(model, machine, options, cheapest)
+    except MemoryLimitError as error:
+        hint = nearest_setting(model, machine, options, cheapest)
+        raise MemoryLimitError(f"{error}; {hint}" if hint else str(error)) from None
+
+
+def _shared_note(p: Placement) -> str:
+    return (
+        f"{p.choice.cells} cells are shared by up to {p.choice.sequences} sequences: not all can be "
+        f"{p.choice.context} tokens long at once"
+    )
 
 
 def _resident_bytes(model: ModelSizes, choice: Choice) -> int:

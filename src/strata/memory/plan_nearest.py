@@ -12,6 +12,19 @@ from strata.ops import PAGE_CELLS
 _STEPS = 64  # of a tenth of a GiB when a larger machine is looked for: up to 6.4 GiB, then doublings
 
 
+def largest_pool(
+    model: ModelSizes, machine: Machine, options: PlanOptions, choice: Choice
+) -> Placement | None:
+    """The placement with the most pages for sequences to share, enough for one of full length; None where even that
+    does not fit."""
+
+    def at(pages: int) -> Placement | None:
+        shared = replace(choice, shared_pages=pages)
+        return _try(model, machine, options, replace(shared, resident=min(choice.resident, shared.cells)))
+
+    return _most(at, choice.sequence_pages, choice.pages)
+
+
 def longest_context(
     model: ModelSizes, machine: Machine, options: PlanOptions, choice: Choice
 ) -> Placement | None:
@@ -19,21 +32,25 @@ def longest_context(
 
     def at(pages: int) -> Placement | None:
         context = min(pages * PAGE_CELLS, choice.context)
-        shorter = replace(choice, context=context)
+        shorter = replace(choice, context=context, shared_pages=pages)
         resident = min(choice.resident, shorter.cells)
         return _try(model, machine, options, replace(shorter, resident=resident))
 
-    low = at(1)
-    if low is None:
+    return _most(at, 1, choice.sequence_pages)
+
+
+def _most(at: Callable[[int], Placement | None], low: int, high: int) -> Placement | None:
+    """The placement of the largest number that has one, `low` being the easiest."""
+    best = at(low)
+    if best is None:
         return None
-    few, many, best = 1, -(-choice.context // PAGE_CELLS), low
-    while few < many:
-        middle = (few + many + 1) // 2
+    while low < high:
+        middle = (low + high + 1) // 2
         found = at(middle)
         if found is None:
-            many = middle - 1
+            high = middle - 1
         else:
-            few, best = middle, found
+            low, best = middle, found
     return best
 
 
@@ -74,7 +91,7 @@ def _changes(model: ModelSizes, options: PlanOptions, choice: Choice) -> Iterato
         {choice.sequences * 3 // 4, choice.sequences // 2, choice.sequences // 4, 1}, reverse=True
     ):
         if 0 < sequences < choice.sequences:
-            fewer = replace(choice, sequences=sequences)
+            fewer = replace(choice, sequences=sequences, shared_pages=choice.sequence_pages)
             fewer = replace(fewer, resident=min(choice.resident, fewer.cells))
             yield f"--parallel {sequences}", attempt(fewer)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from strata.errors import MemoryLimitError
 from strata.hw.machine import Machine
 from strata.memory.plan_sizes import GIB, ROW_CACHE, Choice, ModelSizes
+from strata.ops import MAX_TAPS
 
 STAGING_PLACES = 2  # of the miss ring, times a token's experts
 
@@ -78,7 +79,7 @@ def vram_parts(model: ModelSizes, choice: Choice) -> tuple[list[Part], int]:
         Part("draft layer", model.draft),
         Part("KV", cell.fixed * choice.cells + cell.spillable * resident),
         Part("index keys", cell.index * choice.cells),
-        Part("states", model.slot * choice.sequences),
+        Part("states", model.slot * (choice.sequences + MAX_TAPS)),
         Part("workspaces", model.workspace + model.step_arena),
         Part("staging", staging),
     ]
@@ -103,7 +104,7 @@ def ram_parts(model: ModelSizes, machine: Machine, choice: Choice, on_gpu: bool)
         Part("draft layer", model.draft),
         Part("KV", (cell.fixed + cell.spillable) * choice.cells),
         Part("index keys", cell.index * choice.cells),
-        Part("states", model.slot * choice.sequences),
+        Part("states", model.slot * (choice.sequences + MAX_TAPS)),
         Part("workspaces", model.workspace + model.step_arena),
         Part("prompt buffers", model.prompt_arena(choice.prefill)),
     ]

@@ -100,11 +100,22 @@ class Choice:
     kv: KVType
     resident: int  # cells of spilling layers that VRAM holds
     prefill: int  # rows of a prompt chunk
+    shared_pages: int = 0  # that all sequences share; 0: each can be as long as the context
+
+    @property
+    def sequence_pages(self) -> int:
+        """Pages of one sequence of full length."""
+        return -(-self.context // PAGE_CELLS)
+
+    @property
+    def pages(self) -> int:
+        """Pages of the pool."""
+        return self.shared_pages or self.sequence_pages * self.sequences
 
     @property
     def cells(self) -> int:
-        """Cells of all sequences, whole pages."""
-        return -(-self.context // PAGE_CELLS) * PAGE_CELLS * self.sequences
+        """Cells of the pool."""
+        return self.pages * PAGE_CELLS
 
 
 @dataclass(frozen=True)
