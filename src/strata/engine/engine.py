@@ -10,6 +10,7 @@ from strata.config import EngineOptions, ServingOptions
 from strata.engine.load import LoadedModel, load_model
 from strata.engine.pieces import Cutter
 from strata.engine.plan import StepOutput
+from strata.engine.pooling import Pooling
 from strata.engine.request import Request, SamplingParams, Status, TokenMask
 from strata.engine.sample_inputs import check_sampling
 from strata.engine.session_store import UPKEEP_PAGES
@@ -72,6 +73,11 @@ class Engine:
     def model_config(self) -> ModelConfig:
         """The model's numbers."""
         return self._loaded.model.config
+
+    @property
+    def embedding_width(self) -> int:
+        """Values of an embedding."""
+        return int(self._runner.programs.of("step", 1).features[0].shape[1])
 
     @property
     def max_model_len(self) -> int:
@@ -160,6 +166,7 @@ class Engine:
         mask: TokenMask | None = None,
         cache_points: Sequence[int] = (),
         images: Sequence[tuple[int, bytes]] = (),
+        pooling: Pooling | None = None,
     ) -> Request:
         """Queues a request; refused at once when it cannot fit (ContextLengthError) or a limit on open requests is met
         (BusyError). The other arguments: see Request."""
@@ -173,7 +180,14 @@ class Engine:
             )
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         request = Request(
-            next(self._ids), prompt_token_ids, sampling, client, mask, tuple(cache_points), tuple(images)
+            next(self._ids),
+            prompt_token_ids,
+            sampling,
+            client,
+            mask,
+            tuple(cache_points),
+            tuple(images),
+            pooling,
         )
         self.scheduler.add(request)
         return request

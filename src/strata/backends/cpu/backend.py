@@ -94,7 +94,7 @@ class CpuBackend:
         at = Addresses(buffer_address, planes, weight_address, expert_table)
         native = _native.Program(self._pool)
         begins = self._add_ops(program, native, at)
-        return CpuReplay(program, begins, self._runner(native), memory, self._tiers)
+        return CpuReplay(program, begins, self._runner(native), memory, base, self._tiers)
 
     def _tier_lowering(self, program: Program, at: Addresses) -> TierLowering | None:
         """What lowers the ops of a program whose weights are not all in the file's map."""
@@ -126,10 +126,18 @@ class CpuReplay:
         begins: list[int],
         run: Callable[[int, int], int],
         arena: NDArray[np.uint8],
+        base: int,
         tiers: Tiers | None,
     ):
         self._program, self._begins, self._run = program, begins, run
         self._arena, self._tiers = arena, tiers
+        self._begin = base - arena.ctypes.data
+
+    def peek(self, buffer: Buffer) -> NDArray[Any]:
+        """A view into the arena."""
+        at = self._begin + self._program.offsets[buffer]
+        raw = self._arena[at : at + buffer.nbytes]
+        return raw.view(NUMPY_DTYPES[buffer.dtype]).reshape(buffer.shape)
 
     def run(self, begin: int = 0, end: int | None = None) -> None:
         """One native call for ops [begin, end)."""
