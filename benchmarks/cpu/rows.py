@@ -1,6 +1,6 @@
 """Norms, activations, rotation and quantisation of rows, each level of this processor in turns: 10^9 values a second.
 
-usage: rows.py [--rows 32] [--width 2560] [--repeats 200]
+usage: rows.py [--rows 32] [--width 2560] [--repeats 40]
 """
 
 import argparse
@@ -47,7 +47,7 @@ def main():
     )
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--width", type=int, default=2560)
-    parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=40)
     args = parser.parse_args()
     pool, sides = _native.ThreadPool(1), {}
     for level in LEVELS:
