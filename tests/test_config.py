@@ -44,7 +44,11 @@ def test_every_setting_refuses_what_is_outside(option):
     for value in outside:
         with pytest.raises(UsageError, match=option.flag):
             owner(**{option.name: value})
-    inside = option.choices or ([option.low] if not option.open_low else [option.high])
+    inside = (
+        [True]
+        if option.type is bool
+        else option.choices or ([option.low] if not option.open_low else [option.high])
+    )
     for value in inside:
         assert getattr(owner(**{option.name: value}), option.name) == value
 
@@ -52,7 +56,8 @@ def test_every_setting_refuses_what_is_outside(option):
 def row(o):
     flags = "`, `".join((o.flag, *o.aliases))
     limits = f" ({o.limits})" if o.limits else ""
-    return f"| `{flags}` | `{o.toml}` | `{o.env}` | {o.default_text} | {o.help}{limits} |"
+    variable = f"`{o.env}`" if o.env else "none"
+    return f"| `{flags}` | `{o.toml}` | {variable} | {o.default_text} | {o.help}{limits} |"
 
 
 def test_the_page_on_commands_lists_every_setting():

@@ -18,6 +18,7 @@ def flag(name: str, default: str | None = None) -> Any:
     `default`: in words, where a command has its own.
     """
     option = OPTIONS[name]
+    is_flag = option.type is bool
     notes = [option.limits] if option.choices else []
     notes += [f"default: {default or option.default_text}"] + ([f"env: {option.env}"] if option.env else [])
     return typer.Option(
@@ -25,7 +26,7 @@ def flag(name: str, default: str | None = None) -> Any:
         *option.aliases,
         help=f"{option.help} [{'; '.join(notes)}]",
         show_default=False,
-        metavar=_metavar(option),
+        metavar=None if is_flag else _metavar(option),
         autocompletion=(lambda: list(option.choices)) if option.choices else None,
     )
 
@@ -44,6 +45,18 @@ Isa = Annotated[str | None, flag("isa")]
 Kv = Annotated[str | None, flag("kv")]
 MaxContext = Annotated[str | None, flag("max_model_len")]
 Prefill = Annotated[str | None, flag("prefill")]
+RamBudget = Annotated[str | None, flag("ram_budget_gib")]
+ExpertCache = Annotated[str | None, flag("expert_cache")]
+LinkLimit = Annotated[str | None, flag("link_limit_gbps")]
+CpuShare = Annotated[str | None, flag("cpu_share")]
+Lookahead = Annotated[str | None, flag("lookahead")]
+NgramTable = Annotated[str | None, flag("ngram_table")]
+Exclusive = Annotated[str | None, flag("exclusive")]
+KvResident = Annotated[str | None, flag("kv_resident")]
+RamLimit = Annotated[str | None, flag("ram_limit_gib")]
+VramLimit = Annotated[str | None, flag("vram_limit_gib")]
+VramReserve = Annotated[str | None, flag("vram_reserve_mib")]
+TraceRoutes = Annotated[str | None, flag("trace_routes")]
 MaxTokens = Annotated[str | None, flag("max_tokens")]
 Temperature = Annotated[str | None, flag("temperature")]
 TopK = Annotated[str | None, flag("top_k")]

@@ -33,6 +33,7 @@ class Option:
     default: Any
     toml: str = ""  # empty: belongs to a request, so neither a file nor the environment sets it
     variable: str = ""  # where the TOML key alone would not tell
+    in_environment: bool = True  # a dozen variables at most: what a machine's plan decides has none
     aliases: tuple[str, ...] = ()  # flags that mean the same: names that other engines use
     choices: tuple[str, ...] = ()
     pattern: str = ""  # of text that is no choice from a list, with `limits_text` to say it in words
@@ -41,11 +42,14 @@ class Option:
     high: float = math.inf
     open_low: bool = False  # low itself is not allowed
     open_high: bool = False
+    secret: bool = False  # never printed
 
     @property
     def env(self) -> str:
-        """The environment variable: STRATA_ and the TOML key; empty where there is no such key."""
-        return "STRATA_" + (self.variable or self.toml.rpartition(".")[2].upper()) if self.toml else ""
+        """The environment variable: STRATA_ and the TOML key; empty where there is none."""
+        if not self.toml or not self.in_environment:
+            return ""
+        return "STRATA_" + (self.variable or self.toml.rpartition(".")[2].upper())
 
     @property
     def default_text(self) -> str:
@@ -57,6 +61,8 @@ class Option:
         """What is allowed, in words for help and errors; empty when anything is."""
         if self.choices or self.type is str:
             return self.limits_text or ", ".join(self.choices)
+        if self.type is bool:
+            return "true or false"
         above = f"{'above' if self.open_low else 'at least'} {_digits(self.low)}"
         below = f"{'below' if self.open_high else 'at most'} {_digits(self.high)}"
         return f"{above} and {below}" if math.isfinite(self.high) else above
@@ -74,20 +80,29 @@ class Option:
     def _matches(self, value: Any) -> bool:
         if self.type is str:
             return not self.pattern or re.fullmatch(self.pattern, value) is not None
-        return self._inside(value)
+        return isinstance(value, bool) if self.type is bool else self._inside(value)
 
     def _inside(self, value: float) -> bool:
         low = value > self.low if self.open_low else value >= self.low
         high = value < self.high if self.open_high else value <= self.high
         return low and high and math.isfinite(value)
 
-    def parse(self, text: str, source: str) -> Any:
-        """Value of a string that `source` (the flag or the variable) gave."""
+    def parse(self, text: str | bool, source: str) -> Any:
+        """Value of a string that `source` (the flag or the variable) gave; a flag without a value gives True."""
+        if self.type is bool:
+            return self._truth(text, source)
         try:
             return self.type(text)
         except ValueError:
             kind = "a whole number" if self.type is int else "a number"
             raise UsageError(f"{source} is {text!r}; it must be {kind}") from None
+
+    @staticmethod
+    def _truth(text: str | bool, source: str) -> bool:
+        word = str(text).lower()
+        if word not in _TRUTHS:
+            raise UsageError(f"{source} is {text!r}; it must be one of {', '.join(_TRUTHS)}")
+        return _TRUTHS[word]
 
     def from_file(self, value: Any) -> Any:
         """A value of a TOML file; whole numbers stand for reals, nothing else is converted."""
@@ -103,7 +118,8 @@ class Option:
         return value
 
 
-_KINDS = {int: "a whole number", float: "a number", str: "text"}
+_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+_TRUTHS = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
 
 
 def _option(default: Any, flag: str, help: str, toml: str = "", **more: Any) -> Any:
@@ -165,9 +181,10 @@ class EngineOptions(_Settings):
     backend: str = _option(
         "auto",
         "--backend",
-        "auto: the device's kernels; reference: NumPy, plain float32; contract: NumPy, the kernels' arithmetic.",
+        "auto: the device's kernels; sim: the CPU as a GPU with memory tiers, for tests; reference: NumPy, plain "
+        "float32; contract: NumPy, the kernels' arithmetic.",
         toml="infer.backend",
-        choices=("auto", "cpu", "reference", "contract"),
+        choices=("auto", "cpu", "sim", "reference", "contract"),
     )
     threads: int = _option(
         0,
@@ -185,11 +202,11 @@ class EngineOptions(_Settings):
         choices=("auto", "generic", "avx2", "avxvnni", "avx512"),
     )
     kv: str = _option(
-        "f16",
+        "auto",
         "--kv",
-        "Type in which keys and values are kept.",
+        "Type in which keys and values are kept; auto: f16 where the context fits, else int8.",
         toml="context.cache_dtype",
-        choices=("f32", "f16", "int8"),
+        choices=("auto", "f32", "f16", "int8", "k8v4", "q4"),
     )
     max_model_len: int = _option(
         0,
@@ -216,6 +233,105 @@ class EngineOptions(_Settings):
         aliases=("--max-num-seqs",),
         low=1,
         high=1024,
+    )
+    expert_cache: str = _option(
+        "auto",
+        "--expert-cache",
+        "Experts that VRAM holds; auto: as many as fit.",
+        toml="memory.expert_cache",
+        in_environment=False,
+    )
+    kv_resident: int = _option(
+        0,
+        "--kv-resident",
+        "Cells of layers with an indexer that VRAM holds; the others are fetched from RAM; 0: chosen by the plan.",
+        toml="memory.kv_resident",
+        in_environment=False,
+        low=0,
+        high=2**31,
+    )
+    ram_budget_gib: float = _option(
+        0.0,
+        "--ram-budget-gib",
+        "RAM that experts may take; 0: what is left. Experts beyond it are read from the SSD.",
+        toml="memory.ram_budget_gib",
+        in_environment=False,
+        low=0.0,
+        high=1e6,
+    )
+    trace_routes: str = _option(
+        "",
+        "--trace-routes",
+        "File that receives which experts every row chooses (for `strata bench cache`).",
+        toml="memory.trace_routes",
+        in_environment=False,
+    )
+    ram_limit_gib: float = _option(
+        0.0,
+        "--ram-limit-gib",
+        "RAM that the machine is taken to have; 0: what it reports.",
+        toml="memory.ram_limit_gib",
+        in_environment=False,
+        low=0.0,
+        high=1e6,
+    )
+    vram_limit_gib: float = _option(
+        0.0,
+        "--vram-limit-gib",
+        "VRAM that the GPU is taken to have; 0: what it reports.",
+        toml="memory.vram_limit_gib",
+        in_environment=False,
+        low=0.0,
+        high=1e6,
+    )
+    vram_reserve_mib: float = _option(
+        700.0,
+        "--vram-reserve-mib",
+        "VRAM that stays free.",
+        toml="memory.vram_reserve_mib",
+        in_environment=False,
+        low=0.0,
+        high=1e6,
+    )
+    link_limit_gbps: float = _option(
+        0.0,
+        "--link-limit-gbps",
+        "GB per second that the link between RAM and GPU is taken to carry; 0: as measured.",
+        toml="memory.link_limit_gbps",
+        in_environment=False,
+        low=0.0,
+        high=1e6,
+    )
+    cpu_share: str = _option(
+        "auto",
+        "--cpu-share",
+        "Share of the experts missing in VRAM that the CPU computes, 0 to 1; auto: by measured rates.",
+        toml="memory.cpu_share",
+        in_environment=False,
+    )
+    exclusive: str = _option(
+        "off",
+        "--exclusive",
+        "on: experts that VRAM holds are the first to leave RAM, where RAM does not hold all.",
+        toml="memory.exclusive",
+        in_environment=False,
+        choices=("on", "off"),
+    )
+    lookahead: str = _option(
+        "on",
+        "--lookahead",
+        "Read experts ahead that the next layer's router names; it acts where RAM holds only some.",
+        toml="memory.lookahead",
+        in_environment=False,
+        choices=("on", "off"),
+    )
+    ngram_table: str = _option(
+        "auto",
+        "--ngram-table",
+        "Where rows of the n-gram table come from; auto: the file's map, or direct reads where experts are read.",
+        toml="memory.ngram_table",
+        in_environment=False,
+        choices=("auto", "ram", "map", "direct"),
     )
 
 
@@ -321,9 +437,90 @@ class ServerOptions(_Settings):
     model_id: str = _option(
         "", "--model-id", "Name of the model in the protocol; empty: the file's.", toml="server.model_id"
     )
-    host: str = _option("127.0.0.1", "--host", "Address to listen on.", toml="server.host")
+    host: str = _option(
+        "127.0.0.1",
+        "--host",
+        "Address to listen on; beyond this machine a key is needed.",
+        toml="server.host",
+    )
     port: int = _option(
         8080, "--port", "Port to listen on; 0: one that is free.", toml="server.port", low=0, high=65535
+    )
+    api_key: str = _option(
+        "",
+        "--api-key",
+        "Keys that clients must send, by commas; better set by the environment, for command lines can be read.",
+        toml="server.api_key",
+        secret=True,
+    )
+    api_key_file: str = _option("", "--api-key-file", "File with one key a line.", toml="server.api_key_file")
+    allowed_hosts: str = _option(
+        "",
+        "--allowed-hosts",
+        "Host names answered to, by commas, beside this machine's own; on another --host, empty: any.",
+        toml="server.allowed_hosts",
+    )
+    cors_origins: str = _option(
+        "",
+        "--cors-origins",
+        "Origins whose pages may ask, by commas; empty: only pages of this server.",
+        toml="server.cors_origins",
+    )
+    heartbeat: float = _option(
+        10.0,
+        "--heartbeat",
+        "Seconds of silence in a stream after which a sign of life is sent.",
+        toml="server.heartbeat",
+        low=0.0,
+        high=15.0,
+        open_low=True,
+    )
+    client_timeout: float = _option(
+        60.0,
+        "--client-timeout",
+        "Seconds a client may take to go on with a request, or to read what waits for it.",
+        toml="server.client_timeout",
+        low=0.0,
+        high=86400.0,
+        open_low=True,
+    )
+    shutdown_timeout: float = _option(
+        30.0,
+        "--shutdown-timeout",
+        "Seconds that running answers get when the server is told to stop.",
+        toml="server.shutdown_timeout",
+        low=0.0,
+        high=86400.0,
+    )
+    step_timeout: float = _option(
+        300.0,
+        "--step-timeout",
+        "Seconds after which a step counts as stuck, and requests end with an error; 0: never.",
+        toml="server.step_timeout",
+        low=0.0,
+        high=86400.0,
+    )
+    idle_unload: float = _option(
+        0.0,
+        "--idle-unload",
+        "Seconds without a request after which the model leaves memory until the next; 0: never.",
+        toml="server.idle_unload",
+        low=0.0,
+        high=1e9,
+    )
+    max_body_mib: int = _option(
+        16, "--max-body-mib", "Largest request body in MiB.", toml="server.max_body_mib", low=1, high=4096
+    )
+    repetition_limit: int = _option(
+        0,
+        "--repetition-limit",
+        "Ends an answer whose last N tokens say the same again and again; 0: never.",
+        toml="server.repetition_limit",
+        low=0,
+        high=2**20,
+    )
+    log_json: bool = _option(
+        False, "--log-json", "Write the log as one JSON object a line.", toml="server.log_json"
     )
 
 

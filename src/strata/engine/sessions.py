@@ -49,12 +49,16 @@ class Sessions:
 
     def match(self, request: Request) -> Match | None:
         """What is known of a request's tokens; None while some of it is still to be read from disk."""
-        match = self.tree.match(request.tokens(0, request.num_tokens), request.images)
+        # features of a prompt are those of all its rows, so that none may be left out
+        tokens = request.tokens(0, request.num_tokens) if request.pooling is None else []
+        match = self.tree.match(tokens, request.images)
         return match if self.store.ready(request, match) else None
 
     def awaits(self, request: Request) -> bool:
         """Whether a running request is about to leave more of a request's beginning than is known now, or the disk is
         being read for it."""
+        if request.pooling is not None:
+            return False
         match = self.match(request)
         if match is None:
             return True
