@@ -52,14 +52,14 @@ REPEATS = 20
 class Bench:
     """A program of one op, with random inputs."""
 
-    def __init__(self, rows, form, context):
+    def __init__(self, rows, form, context, kv):
         self.steps = StepBuffers.create(rows, 1, context + rows, rows)
         self.builder, self.rows, self.rng = Builder(self.steps, rows, form), rows, np.random.default_rng(1)
         shape = StateShape(
             1, 2, HEAD_DIM, IndexShape(1, DIM, RATIO), (DeltaShape(KEY_HEADS, VALUE_HEADS, DIM, DIM, True),),
             (RingShape(CHANNELS, 3),), history=2,
         )  # fmt: skip
-        self.state = StatePool.create(shape, -(-(context + rows) // 64), 1, "f16")
+        self.state = StatePool.create(shape, -(-(context + rows) // 64), 1, kv)
         self.inputs, self.context = [], context // 64 * 64
 
     def x(self, width):
@@ -153,6 +153,8 @@ def main():
     parser.add_argument("--rows", default="1,4")
     parser.add_argument("--chunk", type=int, default=128)
     parser.add_argument("--context", type=int, default=4096)
+    parser.add_argument("--kv", default="f16", help="f32, f16 or int8 cells")
+    parser.add_argument("--cases", default=";".join(CASES), help="some of them, separated by semicolons")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--isa", default="auto")
     parser.add_argument("--json", action="store_true")
@@ -161,9 +163,10 @@ def main():
         options.chunk
     )
     found = []
-    for name, emit in CASES.items():
+    for name in options.cases.split(";"):
+        emit = CASES[name]
         for rows, form in sizes:
-            bench = Bench(rows, form, options.context)
+            bench = Bench(rows, form, options.context, options.kv)
             emit(bench)
             time_us = bench.microseconds(CpuBackend(options.threads, options.isa))
             found.append({"case": name, "rows": rows, "form": form, "microseconds": round(time_us, 1)})

@@ -17,9 +17,10 @@ struct QuantisedRows {
 
 // out[i * stride + f] = weight row f . activation row index[i] (row i without index), for i < rows, f < features, in the
 // contract's order. `weight` is the first of those weight rows; rows lie one after another. A call costs about as much
-// as 4 features beside its product: give it as many features as there are. kFaultRange: a type that is not quantised.
+// as 4 features beside its product: give it as many features as there are. `after`: what this thread reads next, which
+// is brought near meanwhile; null: what follows in memory. kFaultRange: a type that is not quantised.
 Fault linear_rows(QuantType type, const QuantisedRows& x, const int32_t* index, int64_t rows, const uint8_t* weight,
-                  int64_t features, float* out, int64_t stride);
+                  int64_t features, float* out, int64_t stride, const uint8_t* after = nullptr);
 
 // The same as a record, by families of formats; kFaultRange: another family's type.
 struct RowsProduct {
@@ -30,6 +31,7 @@ struct RowsProduct {
   int64_t features;
   float* out;
   int64_t stride;
+  const uint8_t* after;
 };
 Fault linear_simple(QuantType type, const RowsProduct& p);
 Fault linear_k(QuantType type, const RowsProduct& p);

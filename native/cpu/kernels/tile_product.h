@@ -190,20 +190,27 @@ template <class K> struct ManyRows {
 
 constexpr int kAhead = 4096;  // beyond a tile: a tile of short rows is computed before memory answers
 
-// Asks for `bytes` from p + kAhead on; returns what follows p's.
-STRATA_HD const uint8_t* bring_near(const uint8_t* p, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i + kAhead, 0, 3);
-  return p + bytes;
-}
+// What is brought near during a tile: `step` bytes a block from `next` on.
+struct Ahead {
+  const uint8_t* next;
+  int64_t step;
 
-// Sixteen features times the prepared rows to y [rows, 16]. Meanwhile the bytes that follow, the next tile's, are brought
-// near: rows are too short for the processor to see where they go on.
+  STRATA_HD void block() {
+    for (int64_t i = 0; i < step; i += 64) __builtin_prefetch(next + i, 0, 3);
+    next += step;
+  }
+};
+
+// `bytes` from p on, in the time of so many blocks.
+STRATA_HD Ahead ahead_of(const uint8_t* p, int64_t bytes, int64_t blocks) { return {p, (bytes + blocks - 1) / blocks}; }
+
+// Sixteen features times the prepared rows to y [rows, 16]. Meanwhile the next tile's bytes are brought near:
+// rows are too short for the processor to see where they go on.
 template <QuantType T, class Sums>
 static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks, const ActivationBlock* x,
-                         int64_t rows, float* y, float* scratch) {
+                         int64_t rows, Ahead ahead, float* y, float* scratch) {
   constexpr int kParts = Layout<T>::values / kBlock, kBytesOf = Layout<T>::bytes;
   const int64_t row_bytes = blocks / kParts * kBytesOf;
-  const uint8_t* next = weight + kFeatures * row_bytes;
   PackedTile tile;
   WeightRows at;
   for (int f = 0; f < kFeatures; ++f) at.at[f] = weight + (f < features ? f : features - 1) * row_bytes;
@@ -218,7 +225,7 @@ static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks
 #pragma GCC unroll 8
     for (int b = 0; b < kChunkBlocks; ++b) {
       if (b >= count) break;
-      next = bring_near(next, kBytesOf * kFeatures / kParts);
+      ahead.block();
       BlockCodes w;
       Decode<T>::block(tile, b, w);
       sums.block(tile, b, w, first + b, segment.ends_with(static_cast<int>(first) + b));
@@ -230,14 +237,14 @@ static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks
 // tile_product with sums for that many rows. AVX2 has not the registers for codes and the sums of several rows.
 template <QuantType T>
 static void tile_rows(const uint8_t* weight, int64_t features, int64_t blocks, const ActivationBlock* x, int64_t rows,
-                      float* y, float* scratch) {
+                      Ahead ahead, float* y, float* scratch) {
   using K = KindOf<T>;
-  if (rows == 1) return tile_product<T, FewRows<K, 1>>(weight, features, blocks, x, rows, y, scratch);
+  if (rows == 1) return tile_product<T, FewRows<K, 1>>(weight, features, blocks, x, rows, ahead, y, scratch);
   if constexpr (STRATA_SIMD == 512) {
-    if (rows == 2) return tile_product<T, FewRows<K, 2>>(weight, features, blocks, x, rows, y, scratch);
-    if (rows <= 4) return tile_product<T, FewRows<K, 4>>(weight, features, blocks, x, rows, y, scratch);
+    if (rows == 2) return tile_product<T, FewRows<K, 2>>(weight, features, blocks, x, rows, ahead, y, scratch);
+    if (rows <= 4) return tile_product<T, FewRows<K, 4>>(weight, features, blocks, x, rows, ahead, y, scratch);
   }
-  tile_product<T, ManyRows<K>>(weight, features, blocks, x, rows, y, scratch);
+  tile_product<T, ManyRows<K>>(weight, features, blocks, x, rows, ahead, y, scratch);
 }
 
 // y [rows, 16] to the features that there are.
@@ -256,6 +263,7 @@ template <QuantType T> static bool product(const RowsProduct& p) {
   const int64_t rows = p.rows, features = p.features;
   const int64_t row_blocks = x.blocks * static_cast<int64_t>(sizeof(ActivationBlock));
   const int64_t row_bytes = x.blocks / (Layout<T>::values / kBlock) * Layout<T>::bytes;
+  const int64_t tile_bytes = kFeatures * row_bytes;
   int64_t pass = kActivationBytes / row_blocks;
   pass = pass < kMinRows ? kMinRows : pass;
   const int64_t passes = (rows + pass - 1) / pass;
@@ -273,7 +281,10 @@ template <QuantType T> static bool product(const RowsProduct& p) {
     for (int64_t f = 0; f < features; f += kFeatures) {
       const int64_t wide = features - f < kFeatures ? features - f : kFeatures;
       const uint8_t* tile = p.weight + f * row_bytes;
-      tile_rows<T>(tile, wide, x.blocks, blocks, count, y, scratch);
+      const bool last = p.after != nullptr && f + kFeatures >= features && first + pass >= rows;
+      const Ahead ahead = last ? ahead_of(p.after, tile_bytes + kAhead, x.blocks)
+                               : ahead_of(tile + tile_bytes + kAhead, tile_bytes, x.blocks);
+      tile_rows<T>(tile, wide, x.blocks, blocks, count, ahead, y, scratch);
       store_rows(y, count, wide, p.out + first * p.stride + f, p.stride);
     }
   }
