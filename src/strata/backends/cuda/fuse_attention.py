@@ -22,6 +22,7 @@ from strata.ops.step import PAGE_CELLS
 
 _INPUT_WARPS = 4
 _SELECT_THREADS = 512
+_SELECT_BINS, _SELECT_LISTED = 4096, 4096  # kBins, kListed of select.cu
 
 
 @dataclass(frozen=True)
@@ -104,14 +105,14 @@ def attention_sublayer(p: Pattern) -> Lowering:
 
 def _select(scores: BlockScores, select: SelectBlocks, at: Context) -> Launch:
     rows, stride = scores.out.shape
-    args = [
-        at.live(scores.q),
-        *at.at(scores.positions, scores.sequences, scores.page_table, scores.q, scores.pooled),
-    ]
-    args += [*at.at(select.out, scores.out), pointer(at.counters(rows)), *score_sizes(scores, stride)]
+    dim, wide = scores.pooled.shape[-1], scores.q.shape[-1]
+    args = [at.live(scores.q), *at.at(scores.positions, scores.sequences, scores.page_table, scores.q)]
+    args += [*at.at(scores.pooled, select.out, scores.out), pointer(at.counters(rows))]
+    args += [pointer(at.counters(rows * _SELECT_BINS)), *score_sizes(scores, stride), pointer(at.faults)]
+    shared = 4 * wide + 8 * _SELECT_LISTED + -(-stride // 16) * 4
+    require(dim % 32 == 0 and dim <= 128 and stride % 4 == 0 and shared + 4096 <= at.properties.shared)
     workers = max(1, min(2 * at.properties.multiprocessors, -(-stride // 128)))
-    args.append(pointer(at.faults))
-    return launch("select.cu", "score_and_select", (workers, rows), _SELECT_THREADS, args)
+    return launch("select.cu", "score_and_select", (workers, rows), _SELECT_THREADS, args, shared=shared)
 
 
 @sublayer
