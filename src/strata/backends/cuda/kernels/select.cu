@@ -193,7 +193,10 @@ __device__ __forceinline__ float quad_score(const float* key, const float* q, in
   Eight<QuantType::F32> part[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    if (32 * i < dim) part[i].load(reinterpret_cast<const uint8_t*>(key + 32 * i + 8 * j));
+    if (32 * i < dim) {  // not through the read-only cache: the launch before wrote some of it
+      part[i].low = *reinterpret_cast<const float4*>(key + 32 * i + 8 * j);
+      part[i].high = *reinterpret_cast<const float4*>(key + 32 * i + 8 * j + 4);
+    }
   float total = 0.0f;
   for (int h = 0; h < heads; ++h) {
     float acc[8] = {};
