@@ -45,7 +45,7 @@ def chosen(driver, scores, workers):
     args = [*inputs, put(order), put(query), put(pooled), pointer(out), pointer(room), pointer(counters)]
     args += [pointer(counters + 4), *ints(HEADS, DIM, RATIO, BUDGET, stride, pages, pages), pointer(driver.allocate(128))]
     shared = 4 * HEADS * DIM + 8 * LISTED + stride // 4
-    node = launch("select.cu", "score_and_select", (workers, 1), 512, args, shared=shared)
+    node = launch("select.cu", "score_and_select", (workers, 1), 512, args, shared=shared, ahead=True)
     for _ in range(2):  # what it counts is zero again
         driver.launch(node)
     found = np.empty(BUDGET, np.int32)

@@ -54,7 +54,7 @@ class _Inputs:
         grid = -(-(heads + 2 * kv_heads + index_heads + 1) // _INPUT_WARPS), at.bucket
         return launch(
             "attention_inputs.cu", "attention_inputs", grid, 32 * _INPUT_WARPS, args, macros=macros,
-            shared=4 * _INPUT_WARPS * room,
+            shared=4 * _INPUT_WARPS * room, ahead=True,
         )  # fmt: skip
 
 
@@ -112,7 +112,8 @@ def _select(scores: BlockScores, select: SelectBlocks, at: Context) -> Launch:
     shared = 4 * wide + 8 * _SELECT_LISTED + -(-stride // 16) * 4
     require(dim % 32 == 0 and dim <= 128 and stride % 4 == 0 and shared + 4096 <= at.properties.shared)
     workers = max(1, min(2 * at.properties.multiprocessors, -(-stride // 128)))
-    return launch("select.cu", "score_and_select", (workers, rows), _SELECT_THREADS, args, shared=shared)
+    grid = workers, rows
+    return launch("select.cu", "score_and_select", grid, _SELECT_THREADS, args, shared=shared, ahead=True)
 
 
 @sublayer

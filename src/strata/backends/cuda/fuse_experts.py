@@ -106,6 +106,7 @@ class Experts:
             args,
             macros=macros,
             shared=shared,
+            ahead=True,
         )
         planes = top + (self.shared is not None)
         shared = table_bytes(down.format) + planes * -(-staged_bytes(inner, 1) // 16) * 16
@@ -119,6 +120,7 @@ class Experts:
             args,
             macros=macros,
             shared=shared,
+            ahead=True,
         )
         require(shared <= at.properties.shared)
         return [first, second]

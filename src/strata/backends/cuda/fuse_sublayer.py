@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from strata.backends.cuda.driver import Launch
 from strata.backends.cuda.fuse import Lowering
 from strata.backends.cuda.fuse_experts import match_experts
-from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer, type_macro
+from strata.backends.cuda.lower import FILE, Context, floats, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_dense import norm_row
 from strata.backends.cuda.lower_products import product_write, products
 from strata.backends.cuda.pattern import Mismatch, Pattern, Product, first_fitting, require, sublayer
@@ -62,15 +62,22 @@ class StreamsRead:
         low, scales = (pointer(at.scratch(4 * at.bucket * n)) for n in (rank, streams))
         logits = [pointer(0)] if self.inject is None else at.at(self.inject.out)
         blocks = -(-rank // rows) + (0 if self.inject is None else -(-streams // each))
-        args = [live, *residual, *norm, *at.raw(self.down.weight, inject.weight), low, *logits, scales]
+        down, injected = (pointer(at.weight(op.weight, FILE)) for op in (self.down, inject))
+        args = [live, *residual, *norm, down, injected, low, *logits, scales]
         first = launch(
             "read_streams.cu", "streams_low", (blocks, at.bucket), _LOW_THREADS, [*args, *floats(self.norm.eps)],
-            macros=macros, shared=shared(rows),
+            macros=macros, shared=shared(rows), ahead=True,
+            reads=[(down, self.down.weight), (injected, inject.weight)][: 1 if self.inject is None else 2],
         )  # fmt: skip
-        args = [live, *residual, *norm, scales, *at.raw(self.up.weight), low, *at.at(self.x)]
+        up = pointer(at.weight(self.up.weight, FILE))
+        args = [live, *residual, *norm, scales, up, low, *at.at(self.x)]
         args += [*p.planes(self.x, at), pointer(at.faults)]
         grid = width // 32, at.bucket
-        return [first, launch("read_streams.cu", "streams_mix", grid, 128 * streams, args, macros=macros)]
+        second = launch(
+            "read_streams.cu", "streams_mix", grid, 128 * streams, args, macros=macros, ahead=True,
+            reads=[(up, self.up.weight)],
+        )  # fmt: skip
+        return [first, second]
 
 
 def match_streams(p: Pattern) -> StreamsRead:
@@ -178,7 +185,7 @@ class _Mixer:
         ]  # fmt: skip
         grid = value_heads, 1, at.bucket
         return launch(
-            "delta_mixer.cu", "delta_mixer", grid, _MIXER_THREADS, args, macros=macros, shared=shared
+            "delta_mixer.cu", "delta_mixer", grid, _MIXER_THREADS, args, macros=macros, shared=shared, ahead=True
         )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from strata.backends.cuda.driver import Arg, Launch
-from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
+from strata.backends.cuda.lower import FILE, PACKED, Context, ints, launch, pointer, type_macro
 from strata.backends.cuda.lower_linear import TABLE_WORDS, blocks_ahead, segment_count, segment_length
 from strata.backends.cuda.pattern import Product, require
 from strata.ops.buffers import Buffer
@@ -89,6 +89,7 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
     quantised = any(f.quantised for f in formats)
     count = segment_count(k) if quantised else 1
     args, end = [at.live(x), *q8, *at.at(x)], 0
+    reads = []
     for i in range(_MOST):
         m = matrices[i] if i < len(matrices) else None
         kind = 0
@@ -98,7 +99,8 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
             kind, n = formats.index(m.weight.format), m.weight.shape[0]
             each = _THREADS // 32 * (32 // count if m.weight.format.quantised else 1)
             end += -(-n // each)
-            weight = at.packed(m.weight) if m.weight.format.quantised else at.raw(m.weight)[0]
+            weight = pointer(at.weight(m.weight, PACKED if m.weight.format.quantised else FILE))
+            reads.append((weight, m.weight))
             args += [weight, *at.at(m.out), *ints(n, end)]
         macros.append((f"STRATA_KIND{i}", str(kind)))
     room = staged = 0
@@ -122,7 +124,9 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
     macros += [("STRATA_FLOAT_AHEAD", ahead), ("STRATA_STAGED", int(use_staged))]
     grid = end, -(-at.bucket // rows)
     args += ints(k)
-    return launch("products.cu", "products", grid, _THREADS, args, macros=macros, shared=shared)
+    return launch(
+        "products.cu", "products", grid, _THREADS, args, macros=macros, shared=shared, reads=reads
+    )
 
 
 def product_write(
@@ -138,7 +142,11 @@ def product_write(
         rows //= 2
         shared = table_bytes(fmt) + 8 * _THREADS * rows + staged_bytes(k, rows)
     staged = _staged(at, [product], k, shared)
-    args = [at.live(out), *x, at.packed(product.weight), *at.at(residual, inject, out), *ints(k, n)]
+    weight = at.packed(product.weight)
+    args = [at.live(out), *x, weight, *at.at(residual, inject, out), *ints(k, n)]
     macros = [type_macro(fmt), *geometry(k, rows), ("STRATA_STREAMS", streams), ("STRATA_STAGED", int(staged > shared))]
     grid = -(-n // (_THREADS // 32 * (32 // segment_count(k)))), -(-at.bucket // rows)
-    return launch("product_write.cu", "product_write", grid, _THREADS, args, macros=macros, shared=staged)
+    reads = [(weight, product.weight)]
+    return launch(
+        "product_write.cu", "product_write", grid, _THREADS, args, macros=macros, shared=staged, reads=reads
+    )

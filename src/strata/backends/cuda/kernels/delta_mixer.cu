@@ -2,6 +2,7 @@
 // A thread block is a value head of one sequence's rows. The state is read, brought up to date and stored before the rows are there:
 // what this step does not write is complete when the launch before is past its wait (ptx.cuh `dependency_settled`).
 // Macros: STRATA_KEY_DIM, STRATA_VALUE_DIM, STRATA_KERNEL (taps), STRATA_SILU (of the gate), STRATA_ROWS (most rows of a group).
+#include "ahead.cuh"
 #include "delta.cuh"
 
 using namespace strata;
@@ -73,9 +74,11 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
     const int* live, const int* positions, const int* sequences, const int* commits, float* state, float* pending, const float* qkv,
     const float* conv_weight, float* ring_rows_at, const float* b, const float* a, const float* rate, const float* bias, const float* z,
     const float* norm, int8_t* q8, float* q8_d, int16_t* q8_sums, int key_heads, int heads, int tiled, int slots, int ring_rows, int packed,
-    float query_scale, float eps, uint32_t* faults) {
+    float query_scale, float eps, uint32_t* faults, const uint8_t* ahead,
+    uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   HeadRows& rows = *reinterpret_cast<HeadRows*>(shared);
+  ask_ahead(ahead, ahead_bytes);
   dependency_settled();
   const Delta delta{{positions, sequences, *live, slots}, state, pending, key_heads, heads, kValueDim, tiled};
   const int first = blockIdx.z, h = blockIdx.x;

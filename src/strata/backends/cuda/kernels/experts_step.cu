@@ -4,6 +4,7 @@
 // block of experts_down), STRATA_RENORMALISE.
 //
 // Every thread block makes the router's choice for itself from the logits: a block that chose for all would be one more wait.
+#include "ahead.cuh"
 #include "op.cuh"
 #include "packed_signed.cuh"
 #include "product.cuh"
@@ -37,7 +38,8 @@ extern "C" {
 __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up(const int* live, const float* logits, const int8_t* q, const float* d,
                                                               const int16_t* sums, const uint64_t* gate, const uint64_t* up,
                                                               const float* gate_scale, const float* up_scale, int8_t* inner, float* inner_d,
-                                                              int16_t* inner_sums, uint32_t* faults) {
+                                                              int16_t* inner_sums, uint32_t* faults, const uint8_t* ahead,
+    uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   __shared__ int chosen;
   __shared__ __align__(16) float scratch[kUpThreads];
@@ -47,6 +49,7 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   const StagedRows a = staged_rows<1, kSegs>(reinterpret_cast<uint8_t*>(up_table + UpPlane::kTableWords), kHidden);
   GatePlane::template fill<1>(table);
   if (STRATA_TYPE != STRATA_UP) UpPlane::template fill<1>(up_table);
+  ask_ahead(ahead, ahead_bytes);
   dependency_wait();
   dependency_launch();
   if (*live < 1) return;
@@ -83,7 +86,8 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
                                                              const int16_t* inner_sums, const uint64_t* down, const float* down_scale,
                                                              const float* shared_gate, const float* shared_up, const float* shared_logit,
                                                              const uint8_t* shared_down, const float* residual, const float* inject,
-                                                             float* out, uint32_t* faults) {
+                                                             float* out, uint32_t* faults, const uint8_t* ahead,
+    uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   __shared__ __align__(16) float scratch[kDownThreads];
   __shared__ float rows[kPlanes][kFeatures], weights[kTop];
@@ -95,6 +99,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   uint8_t* staged = shared + 4 * kTables;
   const int plane = warp_id(), lane = lane_id(), first = blockIdx.x * kFeatures;
   Packed<STRATA_DOWN>::template fill<1>(table);
+  ask_ahead(ahead, ahead_bytes);
   dependency_settled();
   const bool alive = *live >= 1;
   Choice c{};

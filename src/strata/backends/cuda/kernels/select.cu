@@ -1,4 +1,5 @@
 // block_scores, select_blocks, rank_blocks: which blocks of cells a row attends to (docs/contract.md).
+#include "ahead.cuh"
 #include "lanes.cuh"
 #include "rows.cuh"
 
@@ -256,12 +257,14 @@ __global__ void __launch_bounds__(kSelectThreads, 2) score_and_select(const int*
                                                                       const int* page_table, const float* q, const float* pooled, int* out,
                                                                       float* scores, uint32_t* arrived, int* bins, int heads, int dim,
                                                                       int ratio, int budget, int stride, int pages_per_seq, int num_pages,
-                                                                      uint32_t* faults) {
+                                                                      uint32_t* faults, const uint8_t* ahead,
+    uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   __shared__ bool last;
   float* query = reinterpret_cast<float*>(shared);
   uint8_t* rest = shared + 4 * heads * dim;
   int* counts = reinterpret_cast<int*>(rest);
+  ask_ahead(ahead, ahead_bytes);
   dependency_wait();
   dependency_launch();
   const int row = blockIdx.y;
