@@ -43,7 +43,11 @@ def chosen(driver, scores, workers):
     counters = driver.allocate(4 * (1 + BINS))
     inputs = [put(np.array([v], np.int32)) for v in (1, n * RATIO - 1, 0)]
     args = [*inputs, put(order), put(query), put(pooled), pointer(out), pointer(room), pointer(counters)]
-    args += [pointer(counters + 4), *ints(HEADS, DIM, RATIO, BUDGET, stride, pages, pages), pointer(driver.allocate(128))]
+    args += [
+        pointer(counters + 4),
+        *ints(HEADS, DIM, RATIO, BUDGET, stride, pages, pages),
+        pointer(driver.allocate(128)),
+    ]
     shared = 4 * HEADS * DIM + 8 * LISTED + stride // 4
     node = launch("select.cu", "score_and_select", (workers, 1), 512, args, shared=shared, ahead=True)
     for _ in range(2):  # what it counts is zero again

@@ -32,7 +32,9 @@ def ask_ahead(nodes: Sequence[Launch], plan: Plan | None) -> list[Launch]:
     if plan is None:
         return list(nodes)
     runs = [run for node in nodes for run in node.reads]
-    ends = np.cumsum([0, *(nbytes for _, nbytes in runs)]).tolist()  # offsets in the stream of all that is read
+    ends = np.cumsum(
+        [0, *(nbytes for _, nbytes in runs)]
+    ).tolist()  # offsets in the stream of all that is read
     after, found, asked = 0, [], 0
     for node in nodes:
         after += sum(nbytes for _, nbytes in node.reads)
@@ -45,9 +47,7 @@ def ask_ahead(nodes: Sequence[Launch], plan: Plan | None) -> list[Launch]:
     return found
 
 
-def _piece(
-    runs: Sequence[tuple[int, int]], ends: list[int], begin: int, most: int
-) -> tuple[int, int, int]:
+def _piece(runs: Sequence[tuple[int, int]], ends: list[int], begin: int, most: int) -> tuple[int, int, int]:
     """Address and bytes of about `most` bytes of the stream from `begin` on, as far as its runs are neighbours in memory;
     and the place in the stream that comes next."""
     i = bisect.bisect_right(ends, begin) - 1

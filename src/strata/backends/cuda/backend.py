@@ -95,7 +95,8 @@ class CudaBackend:
         lowered = [launches(g.launches) for g in found]
         nodes = iter(ahead.ask_ahead([node for part in lowered for node in part], ahead.PLAN))
         parts = [
-            Part(g.begin, g.end, list(islice(nodes, len(part)))) for g, part in zip(found, lowered, strict=True)
+            Part(g.begin, g.end, list(islice(nodes, len(part))))
+            for g, part in zip(found, lowered, strict=True)
         ]
         alone = lambda i: launches(lambda at: lower(program.ops[i], at))  # noqa: E731
         return CudaReplay(self.driver, program, parts, alone, self._inputs, self._faults)

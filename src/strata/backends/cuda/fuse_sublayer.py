@@ -185,7 +185,14 @@ class _Mixer:
         ]  # fmt: skip
         grid = value_heads, 1, at.bucket
         return launch(
-            "delta_mixer.cu", "delta_mixer", grid, _MIXER_THREADS, args, macros=macros, shared=shared, ahead=True
+            "delta_mixer.cu",
+            "delta_mixer",
+            grid,
+            _MIXER_THREADS,
+            args,
+            macros=macros,
+            shared=shared,
+            ahead=True,
         )
 
 

@@ -124,9 +124,7 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
     macros += [("STRATA_FLOAT_AHEAD", ahead), ("STRATA_STAGED", int(use_staged))]
     grid = end, -(-at.bucket // rows)
     args += ints(k)
-    return launch(
-        "products.cu", "products", grid, _THREADS, args, macros=macros, shared=shared, reads=reads
-    )
+    return launch("products.cu", "products", grid, _THREADS, args, macros=macros, shared=shared, reads=reads)
 
 
 def product_write(
@@ -144,7 +142,12 @@ def product_write(
     staged = _staged(at, [product], k, shared)
     weight = at.packed(product.weight)
     args = [at.live(out), *x, weight, *at.at(residual, inject, out), *ints(k, n)]
-    macros = [type_macro(fmt), *geometry(k, rows), ("STRATA_STREAMS", streams), ("STRATA_STAGED", int(staged > shared))]
+    macros = [
+        type_macro(fmt),
+        *geometry(k, rows),
+        ("STRATA_STREAMS", streams),
+        ("STRATA_STAGED", int(staged > shared)),
+    ]
     grid = -(-n // (_THREADS // 32 * (32 // segment_count(k)))), -(-at.bucket // rows)
     reads = [(weight, product.weight)]
     return launch(
