@@ -1,7 +1,7 @@
 """Weights on their way to the device's cache before the kernels that read them begin.
 
-Most nodes of a step wait longer than they read. Those that can take, at their end of `args`, an address and a number of bytes
-that they ask for while they wait (kernels/ahead.cuh); what these are is decided here, when all nodes of a program are known.
+Most nodes of a step wait longer than they read. Those that can take, at the end of `args`, an address and a number of
+bytes that they ask for while they wait (kernels/ahead.cuh); what these are is decided here, when a program is complete.
 """
 
 import bisect
@@ -42,14 +42,15 @@ def ask_ahead(nodes: Sequence[Launch], plan: Plan | None) -> list[Launch]:
         room = min(plan.each, after + plan.window - begin)
         if node.ahead and room > 0 and begin < ends[-1]:
             address, nbytes, asked = _piece(runs, ends, begin, room)
-            node = replace(node, args=(*node.args[:-2], np.uint64(address), np.uint32(nbytes)))
-        found.append(node)
+            found.append(replace(node, args=(*node.args[:-2], np.uint64(address), np.uint32(nbytes))))
+        else:
+            found.append(node)
     return found
 
 
 def _piece(runs: Sequence[tuple[int, int]], ends: list[int], begin: int, most: int) -> tuple[int, int, int]:
-    """Address and bytes of about `most` bytes of the stream from `begin` on, as far as its runs are neighbours in memory;
-    and the place in the stream that comes next."""
+    """Address and bytes of about `most` bytes of the stream from `begin` on, as far as its runs are neighbours in
+    memory; and the place in the stream that comes next."""
     i = bisect.bisect_right(ends, begin) - 1
     first = runs[i][0] + begin - ends[i]
     last, at = first, begin

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, launch, pointer, type_macro
 from strata.backends.cuda.lower_linear import segment_count
-from strata.backends.cuda.lower_products import segments, staged_bytes, table_bytes
+from strata.backends.cuda.lower_products import segments, staged_bytes, staged_weight_bytes, table_bytes
 from strata.backends.cuda.pattern import Mismatch, Pattern, Product, require
 from strata.ops.buffers import Buffer
 from strata.ops.combine import Combine, GatedAdd
@@ -96,20 +96,30 @@ class Experts:
         shared = sum({f.name: _plane_table(f) for f in (gate.format, up.format)}.values()) + staged_bytes(
             hidden, 1
         )
+        warps = segment_count(hidden)
+        weights = [staged_weight_bytes(f, hidden) for f in (gate.format, up.format)]
+        staged = -(-shared // 16) * 16 + warps * sum(weights)
+        use_staged = min(weights) > 0 and staged <= at.properties.shared
+        macros.append(("STRATA_STAGED", int(use_staged)))
+        planes = top + (self.shared is not None)
+        shared_down = table_bytes(down.format) + planes * -(-staged_bytes(inner, 1) // 16) * 16
+        weight_room = planes * features // per_warp * staged_weight_bytes(down.format, inner)
+        down_staged = weight_room > 0 and shared_down + weight_room <= at.properties.shared
+        macros.append(("STRATA_INNER_STAGED", int(down_staged)))
+        shared = staged if use_staged else shared
         args = [live, *logits, *p.planes(self.x, at), *tables[:2], *scales, *q8, pointer(at.faults)]
         grid = -(-inner // 32), top
         first = launch(
             "experts_step.cu",
             "experts_gate_up",
             grid,
-            32 * segment_count(hidden),
+            32 * warps,
             args,
             macros=macros,
             shared=shared,
             ahead=True,
         )
-        planes = top + (self.shared is not None)
-        shared = table_bytes(down.format) + planes * -(-staged_bytes(inner, 1) // 16) * 16
+        shared = shared_down + (weight_room if down_staged else 0)
         args = [live, *logits, *q8, tables[2], *at.raw(self.down.scale), *self._shared_args(at)]
         args += [*at.at(residual, inject, out), pointer(at.faults)]
         second = launch(

@@ -26,6 +26,11 @@ _LONGEST_ROW = 8192  # of a plain norm by one thread block
 _MIXER_THREADS = 512
 
 
+def _low_blocks(rank: int, rows: int) -> int:
+    """Thread blocks of streams_low, the injection's aside."""
+    return -(-rank // rows)
+
+
 @dataclass(frozen=True)
 class StreamsRead:
     """x [rows, width] of the streams, and the logits of its injection where there are any."""
@@ -51,7 +56,9 @@ class StreamsRead:
         def shared(rows: int) -> int:
             return 4 * wide + max(rows * row_bytes, inject_bytes)
 
-        rows = first_fitting((4, 2, 1), lambda r: shared(r) + 64 <= at.properties.shared)
+        rows = first_fitting((4, 3, 2, 1), lambda r: shared(r) + 64 <= at.properties.shared)
+        while rows > 1 and _low_blocks(rank, rows - 1) <= at.properties.multiprocessors:
+            rows -= 1
         each = max(1, rows * row_bytes // inject_bytes)
         macros: list[tuple[str, str | int]] = [
             type_macro(self.down.weight.format), type_macro(inject.weight.format, "STRATA_INJECT"),

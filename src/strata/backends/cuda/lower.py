@@ -82,8 +82,8 @@ def launch(
     reads: Sequence[tuple[np.uint64, Weight]] = (),
     ahead: bool = False,
 ) -> Launch:
-    """A launch of `entry` of kernels/`file`; `reads`: where dense weights lie that it streams; `ahead`: it takes memory to
-    ask for early, as the last two arguments that this adds."""
+    """A launch of `entry` of kernels/`file`; `reads`: where dense weights lie that it streams; `ahead`: it takes memory
+    to ask for early, as the last two arguments, which this adds."""
     sizes = (grid,) if isinstance(grid, int) else grid
     x, y, z = (*sizes, 1, 1)[:3]
     kernel = Kernel(Source(file, tuple(macros)), entry)

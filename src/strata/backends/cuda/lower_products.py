@@ -15,6 +15,8 @@ _ROWS = (1, 2, 4, 8)
 STAGED = True  # whether weights of products come through shared memory where their format knows how
 FLOAT_AHEAD = 20  # values of a float row that a lane has on their way
 FLOAT_STAGED = True  # whether launches of few thread blocks take whole float rows through shared memory
+# Formats that can (staged_weights.cuh): bytes a block of 32, planes with padding.
+_STAGED_PLANES = {"Q6_K": (26.25, 2), "IQ3_XXS": (12.25, 1), "Q2_0": (9.0, 1)}
 _FLOAT_AHEAD_OF_MORE = 8
 _NO_BLOCKS = "ROWS", "SEGMENTS", "AHEAD", "LENGTH"  # macros of launches without a quantised matrix
 PAD_BYTES = 16  # kSegmentPad of product.cuh, a segment
@@ -31,13 +33,13 @@ def table_bytes(fmt: Format) -> int:
 
 
 def staged_weight_bytes(fmt: Format, k: int) -> int:
-    """Shared memory of one thread block's weights (staged_weights.cuh `kBytes`, a warp); 0: they go to registers."""
+    """Shared memory of one warp's weights (staged_weights.cuh `kBytes`); 0: they go to registers."""
     segments, length = segment_count(k), segment_length(k)
     cells = k // 32 * (32 // segments)
-    if not STAGED or fmt.name != "Q6_K" or length <= 0 or cells % 16 or k % 256:
+    if not STAGED or length <= 0 or cells % 16 or k % fmt.block_values:
         return 0
-    padding = 16 * 32 * 2 if length % 2 == 0 else 0
-    return _THREADS // 32 * (-(-(cells * 26 + cells // 4 + padding) // 16) * 16)
+    planes, padded = _STAGED_PLANES.get(fmt.name, (0.0, 0))
+    return -(-int(cells * planes + (32 * 16 * padded if length % 2 == 0 else 0)) // 16) * 16
 
 
 def rows_at_once(bucket: int) -> int:
@@ -61,11 +63,12 @@ def segments(k: int, prefix: str = "STRATA_") -> list[tuple[str, str | int]]:
 
 def _staged(at: Context, matrices: Sequence[Product], k: int, shared: int) -> int:
     """Shared memory with the weights' part where all quantised matrices can use it; else `shared`."""
-    sizes = {staged_weight_bytes(m.weight.format, k) for m in matrices if m.weight.format.quantised}
+    formats = {m.weight.format for m in matrices if m.weight.format.quantised}
+    sizes = {staged_weight_bytes(f, k) for f in formats}
     per_warp = 32 // segment_count(k)
-    if len(sizes) != 1 or 0 in sizes or any(m.weight.shape[0] % per_warp for m in matrices):
+    if 0 in sizes or not sizes or any(m.weight.shape[0] % per_warp for m in matrices):
         return shared
-    total = -(-shared // 16) * 16 + sizes.pop()
+    total = -(-shared // 16) * 16 + _THREADS // 32 * max(sizes)
     return total if total <= at.properties.shared else shared
 
 

@@ -1,13 +1,13 @@
 // The experts of a step of one row in two launches. Macros: STRATA_TYPE, STRATA_UP, STRATA_DOWN (formats of gate, up, down), STRATA_SHARED
 // (of the shared expert's down; left out without one), STRATA_EXPERTS, STRATA_TOP (experts of a row), STRATA_HIDDEN, STRATA_INNER,
 // STRATA_SEGMENTS, STRATA_AHEAD (of hidden), STRATA_INNER_SEGMENTS, STRATA_INNER_AHEAD, STRATA_STREAMS, STRATA_FEATURES (of a thread
-// block of experts_down), STRATA_RENORMALISE.
+// block of experts_down), STRATA_RENORMALISE, STRATA_STAGED, STRATA_INNER_STAGED (weights through shared memory: of gate and up, of down).
 //
 // Every thread block makes the router's choice for itself from the logits: a block that chose for all would be one more wait.
 #include "ahead.cuh"
 #include "op.cuh"
 #include "packed_signed.cuh"
-#include "product.cuh"
+#include "staged_weights.cuh"
 #include "step.cuh"
 #include "streams.cuh"
 #include "topk.cuh"
@@ -53,7 +53,8 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   dependency_wait();
   dependency_launch();
   if (*live < 1) return;
-  const int rank = blockIdx.y, first = blockIdx.x * 32 + warp_id() * (32 / kSegs), row = min(first + lane_id() / kSegs, kInner - 1);
+  const int rank = blockIdx.y, first = blockIdx.x * 32 + warp_id() * (32 / kSegs);
+  [[maybe_unused]] const int row = first + lane_id() / kSegs;
   if (warp_id() == 0) {
     const Choice c = choose_experts<STRATA_EXPERTS>(logits, STRATA_EXPERTS, kTop, STRATA_RENORMALISE);
     if (!c.finite) report(faults, kFaultNonFinite);
@@ -62,9 +63,20 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   stage_rows<1, kSegs>(a, q, d, sums, kHidden, 1);
   __syncthreads();
   const int expert = chosen;
-  SegmentChain<STRATA_TYPE, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, GatePlane> g(reinterpret_cast<const uint8_t*>(gate[expert]), kInner, kHidden / 32, row);
-  SegmentChain<STRATA_UP, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, UpPlane> u(reinterpret_cast<const uint8_t*>(up[expert]), kInner, kHidden / 32, row);
+  const uint8_t *gate_at = reinterpret_cast<const uint8_t*>(gate[expert]), *up_at = reinterpret_cast<const uint8_t*>(up[expert]);
+#if STRATA_STAGED
+  using Gate = StagedChain<STRATA_TYPE, 1, kSegs, STRATA_LENGTH, GatePlane>;
+  using Up = StagedChain<STRATA_UP, 1, kSegs, STRATA_LENGTH, UpPlane>;
+  constexpr int kGateBytes = decltype(Gate::weights)::kBytes, kUpBytes = decltype(Up::weights)::kBytes;
+  uint8_t* room = shared + (reinterpret_cast<uint8_t*>(a.sums + a.blocks) - shared + 15) / 16 * 16 + warp_id() * (kGateBytes + kUpBytes);
+  const Gate g(room);
+  const Up u(room + kGateBytes);
+  g.weights.copy(gate_at, kInner, first), u.weights.copy(up_at, kInner, first);
+#else
+  SegmentChain<STRATA_TYPE, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, GatePlane> g(gate_at, kInner, kHidden / 32, row);
+  SegmentChain<STRATA_UP, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, UpPlane> u(up_at, kInner, kHidden / 32, row);
   g.load_first(), u.load_first();
+#endif
   float* mine = scratch + warp_id() * 32;
   float y[1];
   g.run(table, a, y);
@@ -108,11 +120,19 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
     if (plane == 0 && lane < kTop) weights[lane] = c.weight[0];
   }
   const int expert = __shfl_sync(kFullWarp, c.id[0], plane % 32);
-  using Chain = SegmentChain<STRATA_DOWN, 1, kInnerSegs, STRATA_INNER_AHEAD, STRATA_INNER_LENGTH>;
   const uint8_t* w = reinterpret_cast<const uint8_t*>(plane < kTop ? down[expert] : down[0]);
   const auto row_of = [&](int pass) { return min(first + pass * kPerWarp + lane / kInnerSegs, kHidden - 1); };
-  Chain chain(w, kHidden, kInner / 32, row_of(0));
+#if STRATA_INNER_STAGED
+  using Chain = StagedChain<STRATA_DOWN, 1, kInnerSegs, STRATA_INNER_LENGTH>;
+  constexpr int kPassBytes = decltype(Chain::weights)::kBytes;
+  uint8_t* rooms = staged + kPlanes * ((4 * (kInner / 4 + kSegmentPad * kInnerSegs + kInner / 16) + 15) / 16 * 16) + plane * kPasses * kPassBytes;
+#pragma unroll
+  for (int pass = 0; pass < kPasses && plane < kTop; ++pass)
+    Chain(rooms + pass * kPassBytes).weights.copy(w, kHidden, first + pass * kPerWarp);
+#else
+  SegmentChain<STRATA_DOWN, 1, kInnerSegs, STRATA_INNER_AHEAD, STRATA_INNER_LENGTH> chain(w, kHidden, kInner / 32, row_of(0));
   if (plane < kTop) chain.load_first();
+#endif
 #ifdef STRATA_SHARED
   using SharedChain = SegmentChain<STRATA_SHARED, 1, kInnerSegs, STRATA_INNER_AHEAD, STRATA_INNER_LENGTH>;
   SharedChain shared_chain(shared_down, kHidden, kInner / 32, row_of(0));
@@ -120,7 +140,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
 #endif
   dependency_wait();
   dependency_launch();
-  if (!alive) return;
+  if (!alive) return copies_wait();
   constexpr int kWriterUnits = kFeatures;
   StreamWriter<STRATA_STREAMS, kWriterUnits> writer(residual, inject, out, kHidden);
   if (plane == 0) writer.load(0, 1, first, kFeatures);
@@ -154,9 +174,13 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   for (int pass = 0; pass < kPasses; ++pass) {
     float y[1];
     if (plane < kTop) {
+#if STRATA_INNER_STAGED
+      Chain(rooms + pass * kPassBytes).run(table, mine, y);
+#else
       chain.run(table, mine, y);
       chain.row = row_of(pass + 1);
       if (pass + 1 < kPasses) chain.load_first();
+#endif
     } else {
 #ifdef STRATA_SHARED
       shared_chain.run(nullptr, mine, y);

@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(256) product_write(const int* live,
 #if STRATA_STAGED
   using Weights = StagedWeights<T, segs, STRATA_LENGTH>;
   uint8_t* room = shared + ((reinterpret_cast<uint8_t*>(a.sums + M * a.blocks) - shared) + 15) / 16 * 16;
-  const StagedChain<T, M, segs, STRATA_LENGTH> chain{{room + warp_id() * Weights::kBytes}};
+  const StagedChain<T, M, segs, STRATA_LENGTH> chain(room + warp_id() * Weights::kBytes);
   chain.weights.copy(w, n, min(first, n - per_warp));
 #else
   SegmentChain<T, M, segs, STRATA_AHEAD, STRATA_LENGTH> chain(w, n, k / kBlock, min(first + lane_id() / segs, n - 1));

@@ -39,7 +39,7 @@ template <QuantType T> __device__ __forceinline__ void product(const Rows& in, c
 #if STRATA_STAGED
     using Weights = StagedWeights<T, kSegs, STRATA_LENGTH>;
     uint8_t* room = shared + ((reinterpret_cast<uint8_t*>(a.sums + M * a.blocks) - shared) + 15) / 16 * 16;
-    const StagedChain<T, M, kSegs, STRATA_LENGTH> chain{{room + warp_id() * Weights::kBytes}};
+    const StagedChain<T, M, kSegs, STRATA_LENGTH> chain(room + warp_id() * Weights::kBytes);
     chain.weights.copy(p.w, p.n, min(first, p.n - per_warp));
 #else
     SegmentChain<T, M, kSegs, STRATA_AHEAD, STRATA_LENGTH> chain(p.w, p.n, in.k / kBlock, min(first + lane_id() / kSegs, p.n - 1));
