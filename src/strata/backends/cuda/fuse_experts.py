@@ -1,4 +1,4 @@
-"""The experts' half of a sublayer: what the ops say, and the two launches that serve steps of one row."""
+"""The experts' half of a sublayer: what the ops say, and the two launches that serve steps of few rows."""
 
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from strata.ops.quantize import Quantize
 from strata.ops.router import Router
 from strata.quants import Format
 
+ROWS = 8  # of a step, up to which rows choose and read their experts apart: of many experts few are shared
 _MOST_EXPERTS = 31  # of a row: each has a warp of experts_down
 
 
@@ -62,7 +63,7 @@ class Experts:
         return [self.logits] if s is None else [self.logits, s.scalar, s.gate, s.up]
 
     def _check(self, at: Context) -> None:
-        """Mismatch where the launches of one row do not know the geometry."""
+        """Mismatch where the launches of few rows do not know the geometry."""
         _, inner, hidden = self.gate_up.gate.shape
         quantised = [self.gate_up.gate, self.gate_up.up, self.down.weight]
         if self.shared is not None:
@@ -70,7 +71,7 @@ class Experts:
             require(not table_bytes(self.shared.down.weight.format))
             require(self.shared.down.weight.shape == (hidden, inner))
         require(all(w.format.quantised for w in quantised) and self.gate_up.k <= _MOST_EXPERTS)
-        require(inner % 32 == 0 and hidden % 32 == 0 and at.bucket == 1)
+        require(inner % 32 == 0 and hidden % 32 == 0 and at.bucket <= ROWS)
 
     def step(
         self, p: Pattern, at: Context, residual: Buffer, inject: Buffer | None, out: Buffer
@@ -108,7 +109,7 @@ class Experts:
         macros.append(("STRATA_INNER_STAGED", int(down_staged)))
         shared = staged if use_staged else shared
         args = [live, *logits, *p.planes(self.x, at), *tables[:2], *scales, *q8, pointer(at.faults)]
-        grid = -(-inner // 32), top
+        grid = -(-inner // 32), top, at.bucket
         first = launch(
             "experts_step.cu",
             "experts_gate_up",
@@ -125,7 +126,7 @@ class Experts:
         second = launch(
             "experts_step.cu",
             "experts_down",
-            -(-hidden // features),
+            (-(-hidden // features), 1, at.bucket),
             32 * planes,
             args,
             macros=macros,

@@ -251,7 +251,7 @@ def experts_sublayer(p: Pattern) -> Lowering:
         first = [*source.launches(p, at), *products(at, source.x, p.planes(source.x, at), experts.matrices)]
         try:
             return [*first, *experts.step(p, at, end.residual, end.inject, end.out)]
-        except Mismatch:  # more than one row, or a geometry of its own: the rest op by op
+        except Mismatch:  # many rows, or a geometry of its own: the rest op by op
             rest = range(ops.index(experts.router), len(ops))
             return [*first, *(node for i in rest if i not in experts.covered for node in lower(ops[i], at))]
 

@@ -78,7 +78,6 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
     uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   HeadRows& rows = *reinterpret_cast<HeadRows*>(shared);
-  ask_ahead(ahead, ahead_bytes);
   dependency_settled();
   const Delta delta{{positions, sequences, *live, slots}, state, pending, key_heads, heads, kValueDim, tiled};
   const int first = blockIdx.z, h = blockIdx.x;
@@ -101,6 +100,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
   const float rate_h = rate[h], bias_h = bias[h], norm_part = norm[threadIdx.x % kValueDim];
   Part s[kColumns];
   settle_columns(delta, committed, sequence, position, h, warp_id(), kWarps, s);
+  ask_ahead(ahead, ahead_bytes);
   dependency_wait();
   dependency_launch();
   // The first row's gate, for the end: a thread a value.

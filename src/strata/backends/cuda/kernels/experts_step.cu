@@ -1,4 +1,4 @@
-// The experts of a step of one row in two launches. Macros: STRATA_TYPE, STRATA_UP, STRATA_DOWN (formats of gate, up, down), STRATA_SHARED
+// The experts of a step of few rows in two launches; rows do not share what they read. Macros: STRATA_TYPE, STRATA_UP, STRATA_DOWN (formats of gate, up, down), STRATA_SHARED
 // (of the shared expert's down; left out without one), STRATA_EXPERTS, STRATA_TOP (experts of a row), STRATA_HIDDEN, STRATA_INNER,
 // STRATA_SEGMENTS, STRATA_AHEAD (of hidden), STRATA_INNER_SEGMENTS, STRATA_INNER_AHEAD, STRATA_STREAMS, STRATA_FEATURES (of a thread
 // block of experts_down), STRATA_RENORMALISE, STRATA_STAGED, STRATA_INNER_STAGED (weights through shared memory: of gate and up, of down).
@@ -34,7 +34,7 @@ using UpPlane = ExpertPlane<STRATA_UP>::type;
 
 extern "C" {
 
-// inner[rank] = q8 of silu(gate x) * (up x). Grid (32 features, ranks); dynamic shared memory: tables, then a row as q8.
+// inner[rank] = q8 of silu(gate x) * (up x). Grid (32 features, ranks, rows); dynamic shared memory: tables, then a row as q8.
 __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up(const int* live, const float* logits, const int8_t* q, const float* d,
                                                               const int16_t* sums, const uint64_t* gate, const uint64_t* up,
                                                               const float* gate_scale, const float* up_scale, int8_t* inner, float* inner_d,
@@ -52,7 +52,10 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   ask_ahead(ahead, ahead_bytes);
   dependency_wait();
   dependency_launch();
-  if (*live < 1) return;
+  const int step_row = blockIdx.z;
+  if (step_row >= *live) return;
+  logits += step_row * STRATA_EXPERTS;
+  q += static_cast<size_t>(step_row) * kHidden, d += step_row * (kHidden / 32), sums += step_row * (kHidden / 16);
   const int rank = blockIdx.y, first = blockIdx.x * 32 + warp_id() * (32 / kSegs);
   [[maybe_unused]] const int row = first + lane_id() / kSegs;
   if (warp_id() == 0) {
@@ -88,12 +91,12 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   const float gs = gate_scale ? gate_scale[expert] : 1.0f, us = up_scale ? up_scale[expert] : 1.0f;
   const float out = silu32(gated[lane_id()] * gs) * (value[lane_id()] * us);
   if (!finite32(out)) report(faults, kFaultNonFinite);
-  const size_t at = static_cast<size_t>(rank) * kInner + blockIdx.x * 32;
+  const size_t at = static_cast<size_t>(step_row * kTop + rank) * kInner + blockIdx.x * 32;
   quantize_block(out, inner + at, inner_d + at / 32, inner_sums + at / 16);
 }
 
-// The streams after the experts: a warp a rank (and one for the shared expert), kFeatures features a thread block; ranks are combined in
-// order. `shared_inner`: gate and up of the shared expert, float [2][kInner].
+// The streams after the experts: a warp a rank (and one for the shared expert), kFeatures features a thread block, grid.z: rows; ranks are
+// combined in order. `shared_inner`: gate and up of the shared expert, float [2][kInner].
 __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) experts_down(const int* live, const float* logits, const int8_t* inner, const float* inner_d,
                                                              const int16_t* inner_sums, const uint64_t* down, const float* down_scale,
                                                              const float* shared_gate, const float* shared_up, const float* shared_logit,
@@ -111,9 +114,11 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   uint8_t* staged = shared + 4 * kTables;
   const int plane = warp_id(), lane = lane_id(), first = blockIdx.x * kFeatures;
   Packed<STRATA_DOWN>::template fill<1>(table);
-  ask_ahead(ahead, ahead_bytes);
   dependency_settled();
-  const bool alive = *live >= 1;
+  const int step_row = blockIdx.z;
+  const bool alive = step_row < *live;
+  logits += step_row * STRATA_EXPERTS;
+  inner += static_cast<size_t>(step_row) * kTop * kInner, inner_d += step_row * kTop * (kInner / 32), inner_sums += step_row * kTop * (kInner / 16);
   Choice c{};
   if (plane < kTop && alive) {
     c = choose_experts<STRATA_EXPERTS>(logits, STRATA_EXPERTS, kTop, STRATA_RENORMALISE);
@@ -138,16 +143,18 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   SharedChain shared_chain(shared_down, kHidden, kInner / 32, row_of(0));
   if (plane == kTop) shared_chain.load_first();
 #endif
+  ask_ahead(ahead, ahead_bytes);
   dependency_wait();
   dependency_launch();
   if (!alive) return copies_wait();
   constexpr int kWriterUnits = kFeatures;
   StreamWriter<STRATA_STREAMS, kWriterUnits> writer(residual, inject, out, kHidden);
-  if (plane == 0) writer.load(0, 1, first, kFeatures);
+  if (plane == 0) writer.load(step_row, 1, first, kFeatures);
   const StagedRows a = staged_rows<1, kInnerSegs>(staged, kInner);
   const size_t row_bytes = (4 * (a.row_words + 2 * a.blocks) + 15) / 16 * 16;
   const auto rows_at = [&](int p) { return staged_rows<1, kInnerSegs>(staged + p * row_bytes, kInner); };
 #ifdef STRATA_SHARED
+  shared_gate += static_cast<size_t>(step_row) * kInner, shared_up += static_cast<size_t>(step_row) * kInner, shared_logit += step_row;
   for (int b = plane; b < kInner / 32; b += kPlanes) {  // the shared expert's inner row
     const float v = silu32(shared_gate[b * 32 + lane]) * shared_up[b * 32 + lane];
     if (!finite32(v)) report(faults, kFaultNonFinite);
@@ -192,7 +199,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   }
   __syncthreads();
   if (plane != 0) return;
-  writer.store(0, 1, first, kFeatures, [&](int r, int) {
+  writer.store(step_row, 1, first, kFeatures, [&](int r, int) {
     float total = 0.0f;
 #pragma unroll
     for (int i = 0; i < kTop; ++i) total = combine_step(weights[i], rows[i][r], total);
