@@ -1,15 +1,24 @@
 # make demo    a real model answers (PROMPT='...')          make lint    ruff and mypy
+#              MODEL=mini: the small one of this repository, which needs no network
 # make test    lint, then every test                        make bench   prompt and generation speed
 # make build   only install into .venv                      make clean   remove what these made
 #
 # Each step leaves a stamp in .venv and is done again only when something it depends on has changed.
 
 PYTHON ?= python3
+MODEL ?= smollm2
+FETCHED := .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
+ifeq ($(MODEL),mini)
+FILE := models/strata-mini/strata-mini.gguf
+PROMPT ?= What does “hacker” mean?
+SAMPLING := --temperature 0.7 --top-p 0.9 --seed 1
+else
+FILE := $(FETCHED)
 PROMPT ?= Why is the sky blue? Answer in two sentences.
+endif
 CHAT := <|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
-MODEL := .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
 NATIVE := pyproject.toml CMakeLists.txt $(shell find native -type f)
 
 # An isolated build brings its own tools and starts from nothing. Once the developers' tools are in .venv, only what
@@ -18,11 +27,11 @@ ISOLATION = $(if $(wildcard .venv/.dev),--no-build-isolation)
 
 .PHONY: demo test lint bench build clean
 
-demo: build $(MODEL)
+demo: build $(FILE)
 	@printf '> %s\n' "$(PROMPT)"
-	@printf '$(CHAT)' "$(PROMPT)" | $(BIN)/strata run --model $(MODEL) --max-tokens 128 -
+	@printf '$(CHAT)' "$(PROMPT)" | $(BIN)/strata run --model $(FILE) --max-tokens 128 $(SAMPLING) -
 
-test: lint $(MODEL)
+test: lint $(FETCHED)
 	$(BIN)/pytest
 
 lint: build .venv/.dev
@@ -30,8 +39,8 @@ lint: build .venv/.dev
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 
-bench: build $(MODEL)
-	$(BIN)/strata benchmark --model $(MODEL) --prompt-len 512 --gen-len 128
+bench: build $(FILE)
+	$(BIN)/strata benchmark --model $(FILE) --prompt-len 512 --gen-len 128
 
 build: .venv/.built
 
@@ -52,7 +61,7 @@ build: .venv/.built
 	$(PIP) install --requirement .venv/dev.txt
 	@touch $@
 
-$(MODEL): scripts/fetch_model.py | build
+$(FETCHED): scripts/fetch_model.py | build
 	$(BIN)/python scripts/fetch_model.py
 	@touch $@
 

@@ -44,7 +44,11 @@ def test_every_setting_refuses_what_is_outside(option):
     for value in outside:
         with pytest.raises(UsageError, match=option.flag):
             owner(**{option.name: value})
-    inside = option.choices or ([option.low] if not option.open_low else [option.high])
+    inside = (
+        [True]
+        if option.type is bool
+        else option.choices or ([option.low] if not option.open_low else [option.high])
+    )
     for value in inside:
         assert getattr(owner(**{option.name: value}), option.name) == value
 

@@ -35,9 +35,9 @@ class InitParams(ctypes.Structure):
 
 
 def find_library(directory: str | None) -> Path | None:
-    """Folder with libggml.so: the one given, or that of an importable llama_cpp package."""
+    """Folder with libggml.so: the one given where it exists, or that of an importable llama_cpp package."""
     if directory:
-        return Path(directory)
+        return Path(directory) if Path(directory).is_dir() else None
     spec = importlib.util.find_spec("llama_cpp")
     if spec is None or spec.origin is None:
         return None
@@ -47,13 +47,12 @@ def find_library(directory: str | None) -> Path | None:
 class Ggml:
     """One context and one CPU backend; tensors live until the process ends."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self._base = ctypes.CDLL(str(folder / "libggml-base.so"), ctypes.RTLD_GLOBAL)
         self._cpu = ctypes.CDLL(str(folder / "libggml-cpu.so"), ctypes.RTLD_GLOBAL)
         self._declare()
         self._context = self._base.ggml_init(InitParams(256 << 20, None, True))
         self._backend = self._cpu.ggml_backend_cpu_init()
-        self._cpu.ggml_backend_cpu_set_n_threads(self._backend, threads)
         registry = self._cpu.ggml_backend_cpu_reg()
         self._device = self._base.ggml_backend_reg_dev_get(registry, 0)
         address = self._base.ggml_backend_reg_get_proc_address(registry, b"ggml_backend_dev_get_extra_bufts")
@@ -90,6 +89,9 @@ class Ggml:
         self._base.ggml_backend_tensor_set.argtypes = [P, P, ctypes.c_size_t, ctypes.c_size_t]
         self._base.ggml_backend_buffer_free.argtypes = [P]
         self._cpu.ggml_backend_cpu_set_n_threads.argtypes = [P, ctypes.c_int]
+
+    def set_threads(self, threads: int) -> None:
+        self._cpu.ggml_backend_cpu_set_n_threads(self._backend, threads)
 
     def _tensor(self, type_id: int, shape: tuple[int, int], data: Array | None) -> int:
         rows, k = shape

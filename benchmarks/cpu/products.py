@@ -1,12 +1,17 @@
 """Rates of products with every block format: ours, llama.cpp's on the same shape in the same run, and of memory.
 
-python benchmarks/cpu/products.py [--threads 1] [--formats Q4_K,...] [--rows 1,4,512] [--level avx2] [--llama FOLDER]
+python benchmarks/cpu/products.py [--threads 1,15] [--formats Q4_K,...] [--rows 1,4,512] [--level avx2]
+    [--llama FOLDER] [--json FILE] [--budget SECONDS]
 """
 
 import argparse
+import json
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +25,7 @@ from strata.synth.blocks import set_scales
 Array = NDArray[Any]
 K = 2560
 PROMPT_FEATURES = 1536
+FEW_ROWS = 64  # up to here a product is bound by memory
 
 
 def random_weight(kind: str, features: int) -> Array:
@@ -85,40 +91,74 @@ def interleaved(runs: list[Callable[[], None]], seconds: float, clock: Callable[
     return [statistics.median(t) for t in times]
 
 
-def measure(kind: str, rows: int, pool: Any, ggml: Ggml | None, args: argparse.Namespace) -> str:
-    fmt = FORMATS[kind]
-    row_bytes = K // fmt.block_values * fmt.block_bytes
-    features = PROMPT_FEATURES if rows > 64 else (args.mib << 20) // row_bytes // 64 * 64
-    raw = random_weight(kind, features)
+def bench(
+    kind: str, rows: int, threads: int, raw: Array, ggml: Ggml | None, seconds: float
+) -> dict[str, Any]:
+    """Rates in GB/s of weights and 10^9 products a second; `ratio` is our speed over llama.cpp's."""
+    fmt, pool = FORMATS[kind], _native.ThreadPool(threads)
     x = np.random.default_rng(2).standard_normal((rows, K), dtype=np.float32)
-    out, theirs = np.zeros((rows, features), np.float32), np.zeros((rows, features), np.float32)
+    out, theirs = np.zeros((rows, len(raw)), np.float32), np.zeros((rows, len(raw)), np.float32)
     runs = [ours(pool, fmt.type_id, raw, x, out)]
     release: Callable[[], None] | None = None
     if ggml is not None:
+        ggml.set_threads(threads)
         run, release = ggml.product(fmt.type_id, raw, x, theirs)
         runs.append(run)
-    if rows <= 64:
-        runs.append(reader(args.threads, raw[: len(raw) // 8 * 8]))
-    taken = interleaved(runs, args.seconds, time.thread_time if args.threads == 1 else time.perf_counter)
+    if rows <= FEW_ROWS:
+        runs.append(reader(threads, raw[: len(raw) // 8 * 8]))
+    taken = interleaved(runs, seconds, time.thread_time if threads == 1 else time.perf_counter)
     if release is not None:
         release()
-    rate = raw.nbytes / taken[0] / 1e9
-    speed = rows * features * K / taken[0] / 1e9
-    line = f"{kind:8} {rows:5} {rate:8.2f} {speed:9.1f}"
+    found = {"format": kind, "rows": rows, "threads": threads, "level": _native.isa_level()}
+    found["gb_per_s"] = round(raw.nbytes / taken[0] / 1e9, 2)
+    found["gmac_per_s"] = round(rows * len(raw) * K / taken[0] / 1e9, 1)
     if ggml is not None:
-        error = np.linalg.norm(out - theirs) / np.linalg.norm(theirs)
-        line += f" {raw.nbytes / taken[1] / 1e9:8.2f} {taken[1] / taken[0]:7.2f}x"
-        line += "" if error < 0.05 else f"  results differ by {error:.3f}"
-    if rows <= 64:
-        line += f" {raw.nbytes / taken[-1] / 1e9:8.2f} {taken[-1] / taken[0]:6.0%}"
-    return line
+        found["llama_gb_per_s"] = round(raw.nbytes / taken[1] / 1e9, 2)
+        found["ratio"] = round(taken[1] / taken[0], 2)
+        found["error"] = round(float(np.linalg.norm(out - theirs) / np.linalg.norm(theirs)), 4)
+    if rows <= FEW_ROWS:
+        found["read_gb_per_s"] = round(raw.nbytes / taken[-1] / 1e9, 2)
+        found["read_share"] = round(taken[-1] / taken[0], 3)
+    return found
 
 
-def main() -> None:
+def line(found: dict[str, Any]) -> str:
+    text = f"{found['format']:8} {found['threads']:7} {found['rows']:5} {found['gb_per_s']:8.2f} "
+    text += f"{found['gmac_per_s']:9.1f}"
+    if "ratio" in found:
+        text += f" {found['llama_gb_per_s']:11.2f} {found['ratio']:6.2f}x"
+        text += "" if found["error"] < 0.05 else f"  results differ by {found['error']}"
+    if "read_share" in found:
+        text += f" {found['read_gb_per_s']:10.2f} {found['read_share']:6.0%}"
+    return text
+
+
+def measure(args: argparse.Namespace, ggml: Ggml | None) -> list[dict[str, Any]]:
+    """Every format, thread count and row count, printed as they come; stops where the budget ends."""
+    found: list[dict[str, Any]] = []
+    start = time.perf_counter()
+    for kind in args.formats.split(","):
+        fmt = FORMATS[kind]
+        row_bytes = K // fmt.block_values * fmt.block_bytes
+        raw = random_weight(kind, (args.mib << 20) // row_bytes // 64 * 64)
+        for threads in map(int, args.threads.split(",")):
+            for rows in map(int, args.rows.split(",")):
+                if time.perf_counter() - start > args.budget:
+                    print(
+                        f"{args.budget} s are over: {kind} at {threads} threads and all after it are missing"
+                    )
+                    return found
+                weight = raw[:PROMPT_FEATURES] if rows > FEW_ROWS else raw
+                found.append(bench(kind, rows, threads, weight, ggml, args.seconds))
+                print(line(found[-1]), flush=True)
+    return found
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", default="1", help="one count or several")
     parser.add_argument("--formats", default=",".join(n for n, f in FORMATS.items() if f.quantised))
     parser.add_argument("--rows", default="1,4,512")
     parser.add_argument("--mib", type=int, default=64, help="weights: beyond the last cache, prompts aside")
@@ -127,23 +167,35 @@ def main() -> None:
         "--llama", help="folder with libggml.so, else that of the installed llama_cpp package"
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="for each line")
-    args = parser.parse_args()
+    parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no line begins")
+    parser.add_argument("--json", help="also write all that was found to this file")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse()
     _native.set_isa(args.level)
-    pool = _native.ThreadPool(args.threads)
     folder = find_library(args.llama)
-    ggml = Ggml(folder, args.threads) if folder else None
-    clock = "processor time of the one thread" if args.threads == 1 else "wall time"
-    print(f"level {args.level}, threads {args.threads}, k {K}, weights of {args.mib} MiB; medians of {clock}")
+    ggml = Ggml(folder) if folder else None
+    print(
+        f"level {args.level}, k {K}, weights of {args.mib} MiB; medians: of one thread, its processor time; "
+        "of more, wall time"
+    )
     if ggml is None:
         print(
             "llama.cpp is left out: no llama_cpp package is installed here (pip install llama-cpp-python, or --llama)"
         )
     theirs = "  llama GB/s   ratio" if ggml else ""
-    print(f"{'format':8} {'rows':>5} {'GB/s':>8} {'GMAC/s':>9}{theirs}  read GB/s, share")
-    for kind in args.formats.split(","):
-        for rows in map(int, args.rows.split(",")):
-            print(measure(kind, rows, pool, ggml, args), flush=True)
+    print(f"{'format':8} {'threads':>7} {'rows':>5} {'GB/s':>8} {'GMAC/s':>9}{theirs}  read GB/s, share")
+    found = measure(args, ggml)
+    if args.json:
+        Path(args.json).write_text(
+            json.dumps({"level": args.level, "k": K, "mib": args.mib, "results": found}, indent=0)
+        )
 
 
 if __name__ == "__main__":
+    # Threads of llama.cpp's that wait spinning would slow whatever runs next; libgomp reads this when it is loaded.
+    if os.environ.setdefault("OMP_WAIT_POLICY", "passive") != "passive":
+        sys.exit("OMP_WAIT_POLICY must be passive: waiting threads would disturb the other side")
     main()

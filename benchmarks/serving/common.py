@@ -10,12 +10,14 @@ from strata.config import EngineOptions, ServingOptions
 from strata.engine import Engine, SamplingParams, Status
 
 
-def arguments(description):
-    """The parsed command line: model, threads, rounds."""
+def arguments(description, only=()):
+    """The parsed command line: model, threads, rounds; `only`: names of measurements to choose from."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--model", default=".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    if only:
+        parser.add_argument("--only", choices=only)
     return parser.parse_args()
 
 

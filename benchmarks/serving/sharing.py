@@ -1,8 +1,8 @@
 """How requests share an engine: python -m benchmarks.serving.sharing
 
 Prints: an answer's speed while a 4K prompt is read, against its speed alone; eight clients together against one; an
-unused --parallel 16 against --parallel 1; thirty clients' longest wait against the mean; an answer's speed when the
-others have left.
+answer's speed when seven others have left; an unused --parallel 16 against --parallel 1; thirty clients' longest wait
+against the mean.
 """
 
 import time
@@ -10,27 +10,25 @@ import time
 from benchmarks.serving.common import arguments, finish, load, median, rate, sampling, started, text
 
 
-def while_a_prompt_is_read(args, tokens=240):
-    """The same answer alone and beside a prompt, for as many tokens as fit into the reading of one."""
-    engine = load(args, parallel=4)
-    shares, gaps, reads = [], [], []
+def while_a_prompt_is_read(args, blocks=8, tokens=15):
+    """The same answer in two engines, one of which reads a prompt, in turns of a few tokens, so that what else the
+    machine does hits both."""
+    alone, beside = load(args, parallel=2), load(args, parallel=2)
+    ratios, gaps = [], []
     for round_ in range(args.rounds):
-        alone = steps(engine, started(engine, text(round_, 40), 4000), tokens)
-        answer = started(engine, text(round_, 40), 4000)
-        prompt, begin = engine.add(text(100 + round_, 4096), sampling(1)), time.perf_counter()
-        beside = steps(engine, answer, tokens, keep=True)
+        answers = [started(engine, text(round_, 40), 4000) for engine in (alone, beside)]
+        prompt = beside.add(text(100 + round_, 4096), sampling(1))
+        for _ in range(blocks):
+            solo = steps(alone, answers[0], tokens, keep=True)
+            shared = steps(beside, answers[1], tokens, keep=True)
+            ratios.append(sum(solo) / sum(shared))
+            gaps.append(max(shared) * 1e3)
         assert not prompt.output_token_ids, "the answer outlasted the prompt"
-        while not prompt.output_token_ids:
-            engine.step()
-        reads.append(time.perf_counter() - begin)
-        engine.abort(answer)
-        shares.append(sum(alone) / sum(beside))
-        gaps.append(max(beside) * 1e3)
-        print(f"  alone {tokens / sum(alone):.0f} tok/s, beside a prompt {tokens / sum(beside):.0f}")
-    print(
-        f"beside a 4K prompt: {median(shares):.0%} of solo speed, longest step {median(gaps):.0f} ms; "
-        f"read in {median(reads):.2f} s"
-    )
+        beside.abort(prompt)
+        for engine, answer in zip((alone, beside), answers, strict=True):
+            engine.abort(answer)
+    gap = f"longest step of {tokens}, median {median(gaps):.0f} ms"
+    print(f"beside a 4K prompt: {median(ratios):.0%} of solo speed, least {min(ratios):.0%}; {gap}")
 
 
 def steps(engine, request, count, keep=False):
@@ -55,6 +53,21 @@ def together(args):
             seconds = finish(engine, requests)
             rates.append((count * 200 - done) / seconds)
         print(f"{count} together: {median(rates):.0f} tok/s")
+
+
+def last_one(args, tokens=100):
+    """The same tokens alone, and by one of eight when the others have left."""
+    engine, shares = load(args, parallel=8), []
+    for round_ in range(args.rounds):
+        alone = started(engine, text(500 + round_, 40), 4000)
+        steps(engine, alone, 30, keep=True)
+        solo = steps(engine, alone, tokens)
+        requests = [started(engine, text(500 + round_ + 20 * i, 40), 4000) for i in range(8)]
+        steps(engine, requests[0], 30 - len(requests[0].output_token_ids), keep=True)
+        for request in requests[1:]:
+            engine.abort(request)
+        shares.append(sum(solo) / sum(steps(engine, requests[0], tokens)))
+    print(f"the last of eight: {median(shares):.0%} of solo speed")
 
 
 def unused_places(args):
@@ -88,6 +101,9 @@ def thirty_clients(args, parallel=8):
 
 
 if __name__ == "__main__":
-    arguments_ = arguments(__doc__)
-    for measure in (while_a_prompt_is_read, together, unused_places, thirty_clients):
-        measure(arguments_)
+    measures = {
+        m.__name__: m for m in (while_a_prompt_is_read, together, last_one, unused_places, thirty_clients)
+    }
+    arguments_ = arguments(__doc__, only=list(measures))
+    for name in [arguments_.only] if arguments_.only else measures:
+        measures[name](arguments_)

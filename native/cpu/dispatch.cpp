@@ -12,6 +12,9 @@ extern const KernelTable table;
 namespace avx2 {
 extern const KernelTable table;
 }
+namespace avxvnni {
+extern const KernelTable table;
+}
 namespace avx512 {
 extern const KernelTable table;
 }
@@ -24,6 +27,7 @@ std::vector<const KernelTable*> find_tables() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("x86-64-v3")) tables.push_back(&avx2::table);
+  if (__builtin_cpu_supports("x86-64-v3") && __builtin_cpu_supports("avxvnni")) tables.push_back(&avxvnni::table);
   if (__builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni") &&
       __builtin_cpu_supports("avx512vbmi"))
     tables.push_back(&avx512::table);

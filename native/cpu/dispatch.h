@@ -8,7 +8,7 @@
 
 namespace strata {
 
-// Levels this processor can run, slowest first: generic, avx2, avx512.
+// Levels this processor can run, slowest first: generic, avx2, avxvnni, avx512.
 std::vector<std::string> isa_levels();
 
 // The level in use: the best one unless set_isa chose another.

@@ -1,6 +1,8 @@
 """Log lines go to stderr, so that stdout carries results alone."""
 
+import json
 import logging
+import time
 
 LEVELS = {
     "debug": logging.DEBUG,
@@ -24,3 +26,24 @@ def setup(level: str) -> None:
     root.addHandler(handler)
     root.setLevel(LEVELS[level])
     root.propagate = False
+
+
+def use_json() -> None:
+    """From now on one JSON object a line: time, level, logger, message, and the fields that a line carries."""
+    for handler in logging.getLogger("strata").handlers:
+        handler.setFormatter(_JsonFormatter())
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        entry = {
+            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)

@@ -29,7 +29,7 @@ def test_words():
     assert words("strata ch") == ["chat"]
     assert words("strata config ") == ["show"]
     assert words("strata chat --temp") == ["--temperature"]
-    assert words("strata run --isa ") == ["auto", "generic", "avx2", "avx512"]
+    assert words("strata run --isa ") == ["auto", "generic", "avx2", "avxvnni", "avx512"]
     assert words("strata completion ") == ["bash", "zsh", "fish"]
 
 

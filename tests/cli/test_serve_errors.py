@@ -4,6 +4,8 @@ import socket
 
 import pytest
 
+from strata.cli import main
+
 WRONG = {
     "no TOML": ("[server\n", 2, "not valid TOML"),
     "not UTF-8": (b"[model]\npath = '\xff'\n", 2, "not valid TOML"),
@@ -37,7 +39,9 @@ def test_a_wrong_file(refused, tmp_path, command, name):
         (["--model", "/nowhere.gguf", "--port", "0"], 1, "no such file"),
         (["--model", "x", "--port", "many"], 2, "--port is 'many'; it must be a whole number"),
         (["--model", "x", "--port", "65536"], 2, "--port is 65536"),
-        (["--model", "x", "--host", "256.1.1.1"], 2, "cannot listen on 256.1.1.1:8080"),
+        (["--model", "x", "--host", "256.1.1.1", "--api-key", "k"], 2, "cannot listen on 256.1.1.1:8080"),
+        (["--model", "x", "--host", "0.0.0.0"], 2, "a key is needed"),
+        (["--model", "x", "--heartbeat", "16"], 2, "at most 15"),
         (["--model", "x", "--prot", "1"], 2, "did you mean --port?"),
     ],
 )
@@ -59,3 +63,11 @@ def test_aliases_are_the_flags_they_stand_for(refused):
     for alias, flag in (("--max-model-len", "--max-context"), ("--max-num-seqs", "--parallel")):
         assert refused("serve", "-m", "x", alias, "-1", code=2).startswith(f"{flag} is -1; it must be")
     assert refused("run", "-m", "x", "--repetition-penalty", "0", "a", code=2).startswith("--repeat-penalty")
+
+
+def test_a_key_is_never_shown(monkeypatch, capsys):
+    monkeypatch.setenv("STRATA_API_KEY", "a-secret-key")
+    with pytest.raises(SystemExit):
+        main(["config", "show"])
+    shown = capsys.readouterr().out
+    assert "a-secret-key" not in shown and "(set)" in shown

@@ -6,13 +6,13 @@ from numpy.typing import NDArray
 
 import gguf
 from strata.errors import UnsupportedError, UsageError
-from strata.quants import FORMATS, search
+from strata.quants import FORMATS, grid_search, search
 from strata.quants.unpack import fields, pack_fields
 
 IN_PACKAGE = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 
 # NRMSE on Gaussian weights, seed 1, at this code's first version, rounded up in the last digit.
-MEASURED = {"Q4_K": 0.0718, "Q6_K": 0.0169, "IQ4_NL": 0.0736, "Q2_0": 0.3521}
+MEASURED = {"Q4_K": 0.0718, "Q6_K": 0.0169, "IQ4_NL": 0.0736, "Q2_0": 0.3521, "IQ3_XXS": 0.1786}
 
 
 def gaussian(rows: int = 64, k: int = 1024, seed: int = 1) -> NDArray[np.float32]:
@@ -61,6 +61,7 @@ def test_a_search_with_one_candidate_is_worse(monkeypatch: pytest.MonkeyPatch) -
     for constant, values in one.items():
         monkeypatch.setattr(search, constant, np.array(values, np.float32))
     monkeypatch.setattr(search, "_REFINEMENTS", 0)
+    monkeypatch.setattr(grid_search, "_REACHES", np.ones(1, np.float32))
     x = gaussian()
     for name, bound in MEASURED.items():
         fmt = FORMATS[name]
@@ -86,6 +87,28 @@ def test_corner_rows_stay_near(name: str) -> None:
     for row in [*range(1, 6), *range(7, 9)]:
         assert nrmse(got[row], x[row]) < 2.2 * MEASURED[name], row
     assert np.abs(got[6] - x[6]).max() < 2e-7  # half-precision scales end near 6e-8
+
+
+@pytest.mark.parametrize("name", ["IQ3_XXS", "IQ4_NL", "Q2_0"])
+def test_weights_of_errors_count(name: str) -> None:
+    """The weighed error falls by 5 % at least, and even weights change nothing."""
+    x, fmt = gaussian(), FORMATS[name]
+    weights = np.random.default_rng(3).gamma(0.5, size=x.shape[1]).astype(np.float32)
+
+    def weighed(blocks: NDArray[np.uint8]) -> float:
+        return float((weights * np.square(fmt.decode(blocks) - x)).sum())
+
+    assert weighed(fmt.encode(x, weights)) < 0.95 * weighed(fmt.encode(x))
+    assert np.array_equal(fmt.encode(x, np.full(x.shape[1], 2, np.float32)), fmt.encode(x))
+
+
+def test_signs_of_iq3_xxs_are_even() -> None:
+    """The cheapest of eight values gives way where the minuses are odd, by its weight too."""
+    x = np.tile(np.array([-4, 3, 3, 3, 3, 3, 3, 2], np.float32), 32)[None]
+    fmt = FORMATS["IQ3_XXS"]
+    assert (fmt.decode(fmt.encode(x)).reshape(-1, 8)[:, 7] < 0).all()
+    weights = np.tile(np.array([1, 1, 1, 0.01, 1, 1, 1, 1], np.float32), 32)
+    assert (fmt.decode(fmt.encode(x, weights)).reshape(-1, 8)[:, 3] < 0).all()
 
 
 @pytest.mark.parametrize(("group", "bits"), [(1, 2), (8, 4), (16, 4), (32, 4), (64, 4), (32, 2), (32, 1)])

@@ -5,17 +5,18 @@ import asyncio
 import pytest
 
 from strata.engine import SamplingParams
+from strata.server.ticket import Submission
 
 
 def steps_after_cancel(thread):
     """Steps that ran after a request was given up in the middle of its answer."""
 
     async def give_up():
-        ticket = thread.submit([1, 2, 3], SamplingParams(max_tokens=300, ignore_eos=True))
+        ticket = thread.submit(Submission([1, 2, 3], SamplingParams(max_tokens=300, ignore_eos=True)))
         await ticket.events.get()
         thread.cancel(ticket)
         steps = thread.num_steps
-        while thread.num_running:
+        while thread.num_open:
             await asyncio.sleep(0.001)
         return thread.num_steps - steps
 

@@ -43,8 +43,8 @@ def seen(monkeypatch, smollm2_path):
     """Every request that an engine with this model takes; other tests' servers may still have one of theirs."""
     found, add = Seen(), Engine.add
 
-    def noted(self, *arguments):
-        request = add(self, *arguments)
+    def noted(self, *arguments, **named):
+        request = add(self, *arguments, **named)
         if Path(self.model_file.path) == smollm2_path:
             found.engines.append(self)
             found.requests.append(request)
@@ -69,7 +69,7 @@ def ask_server(server):
             temperature=0,
             max_tokens=MAX_TOKENS,
         )
-    while server.service.engine.num_running:
+    while server.service.engine.num_open or server.engine.has_work:
         time.sleep(0.01)
 
 

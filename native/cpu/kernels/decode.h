@@ -61,6 +61,38 @@ template <int count, class Row> STRATA_HD void transpose_qwords(Row&& row, Group
   }
 }
 
+#else
+
+// The first of the four features that vector v of a group holds: place() turned round; then + 1, + 4, + 5.
+constexpr int first_feature(int v) { return (v >> 1) * 8 + (v & 1) * 2; }
+
+// first = eight bytes at `offset` of each row, second = the eight after them. Vectors are put together in registers:
+// a load that covers four stores would wait until they have left for the cache.
+STRATA_HD void transpose_pairs(const WeightRows& rows, int offset, Group& first, Group& second) {
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const auto load = [&](int f) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows.at[first_feature(v) + f] + offset));
+    };
+    const __m256i a = _mm256_inserti128_si256(_mm256_castsi128_si256(load(0)), load(4), 1);
+    const __m256i b = _mm256_inserti128_si256(_mm256_castsi128_si256(load(1)), load(5), 1);
+    store_bytes(first + 4 * v, _mm256_unpacklo_epi64(a, b));
+    store_bytes(second + 4 * v, _mm256_unpackhi_epi64(a, b));
+  }
+}
+
+// to = eight bytes at `offset` of each row.
+STRATA_HD void transpose_one(const WeightRows& rows, int offset, Group& to) {
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const auto two = [&](int f) {
+      const __m128d low = _mm_load_sd(reinterpret_cast<const double*>(rows.at[first_feature(v) + f] + offset));
+      return _mm_loadh_pd(low, reinterpret_cast<const double*>(rows.at[first_feature(v) + f + 1] + offset));
+    };
+    store_bytes(to + 4 * v, _mm256_castpd_si256(_mm256_insertf128_pd(_mm256_castpd128_pd256(two(0)), two(4), 1)));
+  }
+}
+
 #endif
 
 // to[q] = eight bytes at offset + 8 q of each row, q < count.
@@ -75,24 +107,28 @@ template <int count> STRATA_HD void copy_qwords(const WeightRows& rows, int offs
     transpose_qwords<left>([&](int f) { return _mm512_maskz_loadu_epi64(lanes, rows.at[f] + offset + 8 * done); },
                            to + done);
 #else
-  for (int f = 0; f < kFeatures; ++f)
-    for (int q = 0; q < count; ++q) to[q][place(f)] = load64(rows.at[f] + offset + 8 * q);
+#pragma GCC unroll 2
+  for (int q = 0; q + 2 <= count; q += 2) transpose_pairs(rows, offset + 8 * q, to[q], to[q + 1]);
+  if constexpr (count % 2 == 1) transpose_one(rows, offset + 8 * (count - 1), to[count - 1]);
 #endif
 }
 
-// The low halves of sixteen groups' eight bytes, feature by feature.
-STRATA_HD Ints low_words(const Group& group) {
+// The low (first = 0) or high (1) halves of sixteen groups' eight bytes, feature by feature.
+template <int first> STRATA_HD Ints half_words(const Group& group) {
+  constexpr int order = first ? 0xdd : 0x88;
 #if STRATA_SIMD == 512
   const __m512 x = _mm512_castsi512_ps(vector_of(group, 0)), y = _mm512_castsi512_ps(vector_of(group, 1));
-  return _mm512_castps_si512(_mm512_shuffle_ps(x, y, 0x88));
+  return _mm512_castps_si512(_mm512_shuffle_ps(x, y, order));
 #else
   const auto two = [&](int v) {
     const __m256 x = _mm256_castsi256_ps(vector_of(group, v)), y = _mm256_castsi256_ps(vector_of(group, v + 1));
-    return _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88));
+    return _mm256_castps_si256(_mm256_shuffle_ps(x, y, order));
   };
   return {two(0), two(2)};
 #endif
 }
+STRATA_HD Ints low_words(const Group& group) { return half_words<0>(group); }
+STRATA_HD Ints high_words(const Group& group) { return half_words<1>(group); }
 
 // ---- scales ----------------------------------------------------------------------------------------------------
 
@@ -196,13 +232,20 @@ STRATA_HD void half_scales(const Columns& s, bool is_signed, PackedTile& tile) {
 
 // Decode<T>: load(rows, blocks, tile) brings a chunk's codes into the tile, scales(rows, blocks, tile) its scales;
 // block(tile, b, w) takes block b apart: codes + bias, or signed where that would pass 127 and the level multiplies such
-// bytes badly. Value k of a 32-block is byte k % 8 of group k / 8, or with `strided` byte k / 4 of group k % 4.
+// bytes badly; top: the largest code. Value k of a 32-block is byte k % 8 of group k / 8, or with `strided` byte k / 4 of group k % 4.
 template <QuantType T> struct Decode;
 
 struct Plain {  // defaults
   static constexpr int bias = 0;
   static constexpr bool strided = false, is_signed = false;
 };
+
+// Sixteen bits hold the products of two codes and two activations, each up to 127, of 129 / top groups.
+template <int top> constexpr int kTogether = STRATA_VNNI || top <= 32 ? 4 : top <= 64 ? 2 : 1;
+
+template <QuantType T>
+using KindOf = Kind<Layout<T>::has_min, Layout<T>::scale16, Layout<T>::halves && !Layout<T>::scale16,
+                    Decode<T>::is_signed, kTogether<Decode<T>::top>>;
 
 }  // namespace strata::STRATA_LEVEL
 #endif

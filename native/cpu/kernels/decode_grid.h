@@ -88,7 +88,7 @@ STRATA_HD __m256i wide_index(const uint8_t* low, uint32_t high, __m256i factor, 
 }
 
 struct GridSigned : Plain {
-  static constexpr int bias = 64;  // codes reach 62: bytes stay below 128
+  static constexpr int bias = 64, top = 126;  // entries reach 62
 };
 
 constexpr uint64_t kOnes = 0x0101010101010101ull;  // a byte each
@@ -228,7 +228,7 @@ STRATA_HD __m512i low_index(const uint8_t* p) {
 #endif
 
 struct GridBiased : Plain {
-  static constexpr int bias = 9;
+  static constexpr int bias = 9, top = 18;
 
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) { return entries(kGridIq1Biased.data(), tile, 4 * b + g, v); });

@@ -107,6 +107,7 @@ template <> struct Decode<QuantType::IQ3_XXS> : GridSigned {
 };
 
 template <> struct Decode<QuantType::IQ3_S> : GridSigned {
+  static constexpr int bias = 16, top = 31;  // entries reach 15
   static constexpr bool strided = STRATA_SIMD == 512;
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) {
     copy_qwords<4>(rows, 74, tile.extra);

@@ -6,11 +6,13 @@
 namespace strata::STRATA_LEVEL {
 
 template <> struct Decode<QuantType::Q2_K> : Plain {
+  static constexpr int top = 3;
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<8>(rows, 16, tile.raw); }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) { return field8(vector_of(tile.raw[b / 4 * 4 + g], v), b % 4 * 2, 3); });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
+#if STRATA_SIMD == 512
     Columns s;
     s.turn_bytes([&](int f) { return load128(rows.at[f]); });
 #pragma GCC unroll 16
@@ -19,13 +21,27 @@ template <> struct Decode<QuantType::Q2_K> : Plain {
       store_ints(tile.half_scale[i % 2][i / 2], scale);
       store_ints(tile.half_min[i % 2][i / 2], right_int(sub(both, scale), 4));
     }
+#else
+    alignas(64) Group turned[2];
+    transpose_pairs(rows, 0, turned[0], turned[1]);
+    const Ints four = splat_int(15);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {  // four pairs a word: two blocks
+      const Ints word = i % 2 ? high_words(turned[i / 2]) : low_words(turned[i / 2]);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        store_ints(tile.half_scale[j % 2][2 * i + j / 2], and_int(right_int(word, 8 * j), four));
+        store_ints(tile.half_min[j % 2][2 * i + j / 2], and_int(right_int(word, 8 * j + 4), four));
+      }
+    }
+#endif
     store_floats(tile.d, row_halves(rows, 80));
     store_floats(tile.dmin, mul(row_halves(rows, 82), splat(-1.0f)));
   }
 };
 
 template <> struct Decode<QuantType::Q3_K> : Plain {
-  static constexpr int bias = 4;
+  static constexpr int bias = 4, top = 7;
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<12>(rows, 0, tile.raw); }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) {
@@ -52,18 +68,18 @@ template <> struct Decode<QuantType::Q3_K> : Plain {
   }
 };
 
+#if STRATA_SIMD == 512
 constexpr uint32_t kFour = 0x0f0f0f0fu, kSix = 0x3f3f3f3fu, kTop = 0x30303030u;
 
-#if STRATA_SIMD == 512
 STRATA_HD __m512i lanes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return _mm512_set4_epi32(static_cast<int>(d), static_cast<int>(c), static_cast<int>(b), static_cast<int>(a));
 }
 #endif
 
+#if STRATA_SIMD == 512
 // Scales and minimums of Q4_K and Q5_K: pairs of 6-bit numbers in twelve bytes at offset 4.
 STRATA_HD void scales_and_mins(const WeightRows& rows, PackedTile& tile) {
   Columns s;
-#if STRATA_SIMD == 512
   __m512i raw[4], numbers[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {  // words of a lane: d and dmin, w0, w1, w2
@@ -82,21 +98,35 @@ STRATA_HD void scales_and_mins(const WeightRows& rows, PackedTile& tile) {
                                                      _mm512_permutex2var_epi32(raw[2], every4, raw[3]));
   const Floats d = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
   const Floats dmin = mul(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16))), splat(-1.0f));
-#else
-  s.turn_bytes([&](int f) {
-    uint32_t w[3];
-    memcpy(w, rows.at[f] + 4, 12);
-    return _mm_setr_epi32(static_cast<int>(w[0] & kSix), static_cast<int>((w[2] & kFour) | (w[0] >> 2 & kTop)),
-                          static_cast<int>(w[1] & kSix), static_cast<int>((w[2] >> 4 & kFour) | (w[1] >> 2 & kTop)));
-  });
-  const Floats d = row_halves(rows, 0), dmin = mul(row_halves(rows, 2), splat(-1.0f));
-#endif
   block_scales(s, d, 0, tile);
 #pragma GCC unroll 8
   for (int b = 0; b < kChunkBlocks; ++b) store_floats(tile.min[b], mul(dmin, to_floats(s.ints(8 + b))));
 }
+#else
+// Scales and minimums of Q4_K and Q5_K: pairs of 6-bit numbers in twelve bytes at offset 4, of sixteen rows side by side.
+STRATA_HD void scales_and_mins(const WeightRows& rows, PackedTile& tile) {
+  alignas(64) Group header[2];
+  transpose_pairs(rows, 0, header[0], header[1]);
+  const Ints halves = low_words(header[0]), w0 = high_words(header[0]), w1 = low_words(header[1]),
+             w2 = high_words(header[1]);
+  const Floats d = low_halves(halves), dmin = mul(low_halves(right_int(halves, 16)), splat(-1.0f));
+  const auto upper = [&](Ints four, int shift, Ints two, int b) {  // low four bits of one word, upper two of another
+    const Ints top = and_int(right_int(two, 8 * b + 2), splat_int(0x30));
+    return add(and_int(right_int(four, 8 * b + shift), splat_int(15)), top);
+  };
+#pragma GCC unroll 4
+  for (int b = 0; b < 4; ++b) {
+    const Ints six = splat_int(63);
+    store_floats(tile.scale[0][b], mul(d, to_floats(and_int(right_int(w0, 8 * b), six))));
+    store_floats(tile.min[b], mul(dmin, to_floats(and_int(right_int(w1, 8 * b), six))));
+    store_floats(tile.scale[0][4 + b], mul(d, to_floats(upper(w2, 0, w0, b))));
+    store_floats(tile.min[4 + b], mul(dmin, to_floats(upper(w2, 4, w1, b))));
+  }
+}
+#endif
 
 template <> struct Decode<QuantType::Q4_K> : Plain {
+  static constexpr int top = 15;
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<16>(rows, 16, tile.raw); }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) { return field8(vector_of(tile.raw[b / 2 * 4 + g], v), b % 2 * 4, 15); });
@@ -105,6 +135,7 @@ template <> struct Decode<QuantType::Q4_K> : Plain {
 };
 
 template <> struct Decode<QuantType::Q5_K> : Plain {
+  static constexpr int top = 31;
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<20>(rows, 16, tile.raw); }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) {
@@ -116,7 +147,7 @@ template <> struct Decode<QuantType::Q5_K> : Plain {
 };
 
 template <> struct Decode<QuantType::Q6_K> : Plain {
-  static constexpr int bias = 32;
+  static constexpr int bias = 32, top = 63;
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<24>(rows, 0, tile.raw); }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) {
@@ -127,16 +158,28 @@ template <> struct Decode<QuantType::Q6_K> : Plain {
     });
   }
   STRATA_HD static void scales(const WeightRows& rows, int, PackedTile& tile) {
+#if STRATA_SIMD == 512
     Columns s;
     s.turn_bytes([&](int f) { return load128(rows.at[f] + 192); });
     half_scales(s, true, tile);
+#else
+    alignas(64) Group turned[2];
+    transpose_pairs(rows, 192, turned[0], turned[1]);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {  // four scales a word: two blocks
+      const Ints word = i % 2 ? high_words(turned[i / 2]) : low_words(turned[i / 2]);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j)
+        store_ints(tile.half_scale[j % 2][2 * i + j / 2], signed_right_int(left_int(word, 24 - 8 * j), 24));
+    }
+#endif
     store_floats(tile.d, row_halves(rows, 208));
   }
 };
 
 template <> struct Decode<QuantType::IQ4_XS> : Plain {
-  static constexpr bool is_signed = STRATA_SIMD == 256;
-  static constexpr int bias = is_signed ? 0 : 127;
+  static constexpr bool is_signed = !STRATA_VNNI;
+  static constexpr int bias = is_signed ? 0 : 127, top = is_signed ? 127 : 240;
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<16>(rows, 8, tile.raw); }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     const Bytes values = add8(splat128(kIq4Values), splat8(bias));
@@ -155,7 +198,7 @@ template <> struct Decode<QuantType::IQ4_XS> : Plain {
 };
 
 template <> struct Decode<QuantType::TQ2_0> : Plain {
-  static constexpr int bias = 1;
+  static constexpr int bias = 1, top = 3;
   STRATA_HD static void load(const WeightRows& rows, int, PackedTile& tile) { copy_qwords<8>(rows, 0, tile.raw); }
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) { return field8(vector_of(tile.raw[b / 4 * 4 + g], v), b % 4 * 2, 3); });
@@ -166,7 +209,7 @@ template <> struct Decode<QuantType::TQ2_0> : Plain {
 };
 
 template <> struct Decode<QuantType::TQ1_0> : Plain {
-  static constexpr int bias = 1;
+  static constexpr int bias = 1, top = 3;
   // The leading base-3 digit of x / 256: 3 x / 256 rounded down.
   STRATA_HD static Bytes digit(Bytes x) {
     return add8(min8(less8(x, splat8(85)), splat8(1)), min8(less8(x, splat8(170)), splat8(1)));

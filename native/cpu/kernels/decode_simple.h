@@ -51,12 +51,12 @@ template <int header_, int width, int count = kChunkBlocks> struct PaddedBlocks 
 #if STRATA_SIMD == 512
     load_parts<0>(rows, present * stride, tile);
 #else
-    for (int f = 0; f < kFeatures; ++f)
-      for (int b = 0; b < present; ++b) {
-        const uint8_t* p = rows.at[f] + b * stride;
-        tile.raw[groups * b][place(f)] = load64(p);
-        for (int q = 0; q < width; ++q) tile.raw[groups * b + 1 + q][place(f)] = load64(p + header + 8 * q);
-      }
+    for (int b = 0; b < present; ++b) {
+      Group* to = tile.raw + groups * b;
+      transpose_one(rows, b * stride, to[0]);
+#pragma GCC unroll 2
+      for (int q = 0; q < width; q += 2) transpose_pairs(rows, b * stride + header + 8 * q, to[1 + q], to[2 + q]);
+    }
 #endif
   }
 
@@ -109,18 +109,22 @@ template <int header, bool with_min = false> struct FiveBitBlocks : NibbleBlocks
 };
 
 template <> struct Decode<QuantType::Q4_0> : NibbleBlocks<2> {
-  static constexpr int bias = 8;
+  static constexpr int bias = 8, top = 15;
 };
-template <> struct Decode<QuantType::Q4_1> : NibbleBlocks<4, true> {};
+template <> struct Decode<QuantType::Q4_1> : NibbleBlocks<4, true> {
+  static constexpr int top = 15;
+};
 template <> struct Decode<QuantType::Q5_0> : FiveBitBlocks<6> {
-  static constexpr int bias = 16;
+  static constexpr int bias = 16, top = 31;
 };
-template <> struct Decode<QuantType::Q5_1> : FiveBitBlocks<8, true> {};
+template <> struct Decode<QuantType::Q5_1> : FiveBitBlocks<8, true> {
+  static constexpr int top = 31;
+};
 
 // Codes of the whole signed byte are unsigned for AVX-512, whose products cannot saturate.
 template <> struct Decode<QuantType::Q8_0> : PaddedBlocks<2, 4> {
-  static constexpr bool is_signed = STRATA_SIMD == 256;
-  static constexpr int bias = is_signed ? 0 : 128;
+  static constexpr bool is_signed = !STRATA_VNNI;
+  static constexpr int bias = is_signed ? 0 : 128, top = is_signed ? 127 : 255;
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) {
       const Bytes x = raw_codes(tile, b, g, v);
@@ -133,15 +137,15 @@ template <> struct Decode<QuantType::Q8_0> : PaddedBlocks<2, 4> {
 };
 
 template <> struct Decode<QuantType::IQ4_NL> : TableBlocks<2> {
-  static constexpr bool is_signed = STRATA_SIMD == 256;
-  static constexpr int bias = is_signed ? 0 : 127;
+  static constexpr bool is_signed = !STRATA_VNNI;
+  static constexpr int bias = is_signed ? 0 : 127, top = is_signed ? 127 : 240;
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     table_block(tile, b, kIq4Values, bias, w);
   }
 };
 
 template <> struct Decode<QuantType::MXFP4> : TableBlocks<1> {
-  static constexpr int bias = 12;
+  static constexpr int bias = 12, top = 24;
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     table_block(tile, b, kE2m1Doubled, bias, w);
   }
@@ -155,7 +159,7 @@ template <> struct Decode<QuantType::MXFP4> : TableBlocks<1> {
 };
 
 template <> struct Decode<QuantType::NVFP4> : PaddedBlocks<4, 4, kChunkBlocks / 2> {
-  static constexpr int bias = 12;
+  static constexpr int bias = 12, top = 24;
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     const Bytes values = add8(splat128(kE2m1Doubled), splat8(bias));
     each_code(w, [&](int g, int v) {
@@ -179,7 +183,7 @@ template <> struct Decode<QuantType::NVFP4> : PaddedBlocks<4, 4, kChunkBlocks / 
 };
 
 template <> struct Decode<QuantType::Q2_0> : PaddedBlocks<2, 2, kChunkBlocks / 2> {
-  static constexpr int bias = 1;
+  static constexpr int bias = 1, top = 3;
   static constexpr bool strided = true;  // a byte holds four neighbours
   STRATA_HD static void block(const PackedTile& tile, int b, BlockCodes& w) {
     each_code(w, [&](int g, int v) { return field8(raw_codes(tile, b / 2, b % 2, v), 2 * g, 3); });

@@ -33,6 +33,7 @@ struct PackedTile {
   // Integer scales per 16 values: of both halves, with d (and dmin) for the whole chunk.
   alignas(64) int32_t half_scale[2][kChunkBlocks][kFeatures], half_min[2][kChunkBlocks][kFeatures];
   alignas(64) float d[kFeatures], dmin[kFeatures];
+  alignas(64) uint8_t codes[kChunkBlocks][kGroups][8 * kFeatures];  // taken apart, where many rows read them
 };
 
 // A block of an activation row as products read it: one cache line.
@@ -43,100 +44,135 @@ struct alignas(64) ActivationBlock {
   float d, sum_d;       // scale; float(sum of codes) * d
 };
 
-// What the product of a type depends on.
-template <QuantType T> struct ProductKind {
-  static constexpr bool has_min = Layout<T>::has_min, scale16 = Layout<T>::scale16;
-  static constexpr bool halves = Layout<T>::halves && !scale16;
-};
-
 STRATA_HD int64_t load_i64(const void* p) {
   int64_t x;
   memcpy(&x, p, 8);
   return x;
 }
 
-#if STRATA_SIMD == 512
+constexpr int kVectors = 128 / kBytes;          // of a group
+constexpr int kParts = kFeatures / kVectorLanes;  // vectors of 32-bit numbers that sixteen features take
 
-// Sums of products of groups [begin, end) of a block with an activation, for sixteen features.
-template <int begin, int end>
-STRATA_HD Ints group_sums(const Bytes (&w)[kGroups][2], const int8_t* codes, const int32_t* start) {
-  __m512i low = _mm512_set1_epi64(load_i64(start)), high = low;
-#pragma GCC unroll 4
-  for (int g = begin; g < end; ++g) {
-    const __m512i a = _mm512_set1_epi64(load_i64(codes + 8 * g));
-    low = _mm512_dpbusd_epi32(low, w[g][0], a);
-    high = _mm512_dpbusd_epi32(high, w[g][1], a);
-  }
-  const __m512 x = _mm512_castsi512_ps(low), y = _mm512_castsi512_ps(high);
-  return _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(x, y, 0x88)),
-                          _mm512_castps_si512(_mm512_shuffle_ps(x, y, 0xdd)));
-}
-
-#else
-
-// As above. Codes are below 128 or signed (kSigned): pairs of products then stay within 16 bits, which maddubs would
-// saturate at.
-template <int begin, int end, bool kSigned = false>
-STRATA_HD Ints group_sums(const Bytes (&w)[kGroups][4], const int8_t* codes, const int32_t* start) {
-  __m256i sum[4];
-#pragma GCC unroll 4
-  for (int v = 0; v < 4; ++v) sum[v] = _mm256_set1_epi64x(load_i64(start));
-#pragma GCC unroll 4
-  for (int g = begin; g < end; ++g) {
-    const __m256i a = _mm256_set1_epi64x(load_i64(codes + 8 * g));
-#pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) {
-      const __m256i pairs = kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[g][v]), _mm256_sign_epi8(a, w[g][v]))
-                                    : _mm256_maddubs_epi16(w[g][v], a);
-      sum[v] = _mm256_add_epi32(sum[v], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-    }
-  }
-  return {_mm256_hadd_epi32(sum[0], sum[1]), _mm256_hadd_epi32(sum[2], sum[3])};
-}
-
-#endif
-
-constexpr int kVectors = 128 / kBytes;  // of a group
-
-// Codes of one block, in registers for as many rows as there are.
+// Codes of one block.
 using BlockCodes = Bytes[kGroups][kVectors];
 
-#if STRATA_SIMD == 512
-#define STRATA_SUMS(begin, end, half) group_sums<begin, end>(w, a.codes, a.start[half])
-#else
-#define STRATA_SUMS(begin, end, half) group_sums<begin, end, kSigned>(w, a.codes, a.start[half])
-#endif
+// What the product of a format depends on. `together`: groups whose products may be added in 16 bits before they are
+// widened (AVX2 without VNNI).
+template <bool has_min_, bool scale16_, bool halves_, bool is_signed_, int together_> struct Kind {
+  static constexpr bool has_min = has_min_, scale16 = scale16_, halves = halves_, is_signed = is_signed_;
+  static constexpr int together = together_;
+};
 
-// One chain step (contract.h: dot_step, min_step) of block b, whose codes are w.
-template <class Kind, bool kSigned>
-STRATA_HD Floats chain_step(const PackedTile& tile, int b, const BlockCodes& w, const ActivationBlock& a,
-                            Floats chain) {
-  const Floats d_a = splat(a.d);
-  if constexpr (Kind::scale16) {
-    const Ints low = STRATA_SUMS(0, 2, 0);
-    const Ints high = STRATA_SUMS(2, 4, 1);
-    chain = fma(to_floats(low), mul(load_floats(tile.scale[0][b]), d_a), chain);
-    chain = fma(to_floats(high), mul(load_floats(tile.scale[1][b]), d_a), chain);
-  } else if constexpr (Kind::halves) {
-    const Ints low = STRATA_SUMS(0, 2, 0);
-    const Ints high = STRATA_SUMS(2, 4, 1);
-    const Ints sum = add(mul(low, load_ints(tile.half_scale[0][b])), mul(high, load_ints(tile.half_scale[1][b])));
-    chain = fma(to_floats(sum), mul(load_floats(tile.d), d_a), chain);
-  } else {
-    const Ints sum = STRATA_SUMS(0, 4, 0);
-    chain = fma(to_floats(sum), mul(load_floats(tile.scale[0][b]), d_a), chain);
-  }
-  if constexpr (Kind::has_min && Kind::halves) {
-    const Ints sum = add(mul(load_ints(tile.half_min[0][b]), splat_int(a.sum[0])),
-                         mul(load_ints(tile.half_min[1][b]), splat_int(a.sum[1])));
-    chain = fma(to_floats(sum), mul(load_floats(tile.dmin), d_a), chain);
-  } else if constexpr (Kind::has_min) {
-    chain = fma(load_floats(tile.min[b]), splat(a.sum_d), chain);
-  }
-  return chain;
+#if STRATA_VNNI
+
+template <class K, int begin, int end, int n>
+STRATA_HD void group_sums(const BlockCodes& w, int part, const ActivationBlock* x, int half, IntVector (&sum)[n]) {
+  Bytes low[n], high[n];
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) low[i] = high[i] = splat64(load_i64(x[i].start[half]));
+#pragma GCC unroll 4
+  for (int g = begin; g < end; ++g)
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) {
+      const Bytes a = splat64(load_i64(x[i].codes + 8 * g));
+      low[i] = dot8(low[i], w[g][2 * part], a);
+      high[i] = dot8(high[i], w[g][2 * part + 1], a);
+    }
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) sum[i] = add_pairs(low[i], high[i]);
 }
 
-#undef STRATA_SUMS
+#else
+
+// Products of codes with an activation's, neighbours added, in 16 bits: below 2^15 where codes stay below 128 or are
+// signed and above -128.
+template <bool is_signed> STRATA_HD Bytes pair_products(Bytes w, Bytes a) {
+  return is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w)) : _mm256_maddubs_epi16(w, a);
+}
+
+template <class K, int begin, int end, int n>
+STRATA_HD void group_sums(const BlockCodes& w, int part, const ActivationBlock* x, int half, IntVector (&sum)[n]) {
+  constexpr int step = K::together < end - begin ? K::together : end - begin;
+  const Bytes ones = splat16(1);
+  Bytes low[n], high[n];
+#pragma GCC unroll 4
+  for (int first = begin; first < end; first += step) {
+    Bytes pairs[n][2];
+#pragma GCC unroll 4
+    for (int g = first; g < first + step; ++g)
+#pragma GCC unroll 8
+      for (int i = 0; i < n; ++i) {
+        const Bytes a = splat64(load_i64(x[i].codes + 8 * g));
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) {
+          const Bytes products = pair_products<K::is_signed>(w[g][2 * part + v], a);
+          pairs[i][v] = g == first ? products : _mm256_add_epi16(pairs[i][v], products);
+          asm("" : "+x"(pairs[i][v]));  // GCC would put the additions off, until all products have left the registers
+        }
+      }
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) {
+      const Bytes wide[2] = {_mm256_madd_epi16(pairs[i][0], ones), _mm256_madd_epi16(pairs[i][1], ones)};
+      low[i] = first == begin ? wide[0] : add(low[i], wide[0]);
+      high[i] = first == begin ? wide[1] : add(high[i], wide[1]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) {
+    sum[i] = add_pairs(low[i], high[i]);
+    if (!K::is_signed) sum[i] = add(sum[i], splat_int_vector(x[i].start[half][0]));
+  }
+}
+
+#endif
+
+// One chain step (contract.h: dot_step, min_step) of block b, whose codes are w, for n activations and part `part` of the
+// features. n of them at once: the processor does not look far enough ahead to overlap the sums of one by itself.
+template <class K, int n>
+STRATA_HD void chain_steps(const PackedTile& tile, int b, const BlockCodes& w, int part, const ActivationBlock* x,
+                           FloatVector (&chain)[n]) {
+  const int f = part * kVectorLanes;
+  IntVector sum[n];
+  if constexpr (K::scale16) {
+    group_sums<K, 0, 2>(w, part, x, 0, sum);
+    const FloatVector first = load_vector(tile.scale[0][b] + f), second = load_vector(tile.scale[1][b] + f);
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) chain[i] = fma(to_floats(sum[i]), mul(first, splat_vector(x[i].d)), chain[i]);
+    group_sums<K, 2, 4>(w, part, x, 1, sum);
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) chain[i] = fma(to_floats(sum[i]), mul(second, splat_vector(x[i].d)), chain[i]);
+  } else if constexpr (K::halves) {
+    IntVector low[n];
+    group_sums<K, 0, 2>(w, part, x, 0, low);
+    const IntVector first = load_int_vector(tile.half_scale[0][b] + f);
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) low[i] = mul(low[i], first);
+    group_sums<K, 2, 4>(w, part, x, 1, sum);
+    const IntVector second = load_int_vector(tile.half_scale[1][b] + f);
+    const FloatVector d = load_vector(tile.d + f);
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i)
+      chain[i] = fma(to_floats(add(low[i], mul(sum[i], second))), mul(d, splat_vector(x[i].d)), chain[i]);
+  } else {
+    group_sums<K, 0, 4>(w, part, x, 0, sum);
+    const FloatVector scale = load_vector(tile.scale[0][b] + f);
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) chain[i] = fma(to_floats(sum[i]), mul(scale, splat_vector(x[i].d)), chain[i]);
+  }
+  if constexpr (K::has_min && K::halves) {
+    const IntVector first = load_int_vector(tile.half_min[0][b] + f), second = load_int_vector(tile.half_min[1][b] + f);
+    const FloatVector dmin = load_vector(tile.dmin + f);
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) {
+      const IntVector mins = add(mul(first, splat_int_vector(x[i].sum[0])), mul(second, splat_int_vector(x[i].sum[1])));
+      chain[i] = fma(to_floats(mins), mul(dmin, splat_vector(x[i].d)), chain[i]);
+    }
+  } else if constexpr (K::has_min) {
+    const FloatVector min = load_vector(tile.min[b] + f);
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) chain[i] = fma(min, splat_vector(x[i].sum_d), chain[i]);
+  }
+}
 
 }  // namespace strata::STRATA_LEVEL
 #endif

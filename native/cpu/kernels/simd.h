@@ -10,6 +10,12 @@
 #else
 #define STRATA_SIMD 0
 #endif
+// Products of bytes that are added in 32 bits by one instruction.
+#if STRATA_SIMD == 512 || (STRATA_SIMD == 256 && defined(__AVXVNNI__))
+#define STRATA_VNNI 1
+#else
+#define STRATA_VNNI 0
+#endif
 
 #if STRATA_SIMD
 #include <immintrin.h>
@@ -92,6 +98,19 @@ STRATA_HD Floats floats_half(__m128i low, __m128i high) {
   return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1));
 }
 
+using IntVector = Ints;
+using FloatVector = Floats;
+STRATA_HD FloatVector load_vector(const float* p) { return load_floats(p); }
+STRATA_HD IntVector load_int_vector(const int32_t* p) { return load_ints(p); }
+STRATA_HD FloatVector splat_vector(float x) { return splat(x); }
+STRATA_HD IntVector splat_int_vector(int32_t x) { return splat_int(x); }
+STRATA_HD Bytes dot8(Bytes sum, Bytes codes, Bytes a) { return _mm512_dpbusd_epi32(sum, codes, a); }
+STRATA_HD IntVector add_pairs(Bytes a, Bytes b) {
+  const __m512 x = _mm512_castsi512_ps(a), y = _mm512_castsi512_ps(b);
+  return _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(x, y, 0x88)),
+                          _mm512_castps_si512(_mm512_shuffle_ps(x, y, 0xdd)));
+}
+
 #else
 
 using Bytes = __m256i;
@@ -166,6 +185,7 @@ STRATA_HD Floats zero_where(Floats x, Ints a, Ints b) {
 }
 STRATA_HD Ints and_int(Ints a, Ints b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)}; }
 STRATA_HD Ints right_int(Ints a, int n) { return {_mm256_srli_epi32(a.lo, n), _mm256_srli_epi32(a.hi, n)}; }
+STRATA_HD Ints signed_right_int(Ints a, int n) { return {_mm256_srai_epi32(a.lo, n), _mm256_srai_epi32(a.hi, n)}; }
 STRATA_HD __m128i eight(const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
 STRATA_HD Ints ints_u8(const uint8_t* p) {
   return {_mm256_cvtepu8_epi32(eight(p)), _mm256_cvtepu8_epi32(eight(p + 8))};
@@ -175,7 +195,33 @@ STRATA_HD Ints ints_s8(const uint8_t* p) {
 }
 STRATA_HD Floats floats_half(__m128i low, __m128i high) { return {_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)}; }
 
+using IntVector = __m256i;
+using FloatVector = __m256;
+STRATA_HD FloatVector load_vector(const float* p) { return _mm256_loadu_ps(p); }
+STRATA_HD void store_floats(float* p, FloatVector v) { _mm256_storeu_ps(p, v); }
+STRATA_HD IntVector load_int_vector(const int32_t* p) { return load_bytes(p); }
+STRATA_HD FloatVector splat_vector(float x) { return _mm256_set1_ps(x); }
+STRATA_HD IntVector splat_int_vector(int32_t x) { return _mm256_set1_epi32(x); }
+STRATA_HD FloatVector mul(FloatVector a, FloatVector b) { return _mm256_mul_ps(a, b); }
+STRATA_HD FloatVector add(FloatVector a, FloatVector b) { return _mm256_add_ps(a, b); }
+STRATA_HD FloatVector fma(FloatVector a, FloatVector b, FloatVector c) { return _mm256_fmadd_ps(a, b, c); }
+STRATA_HD FloatVector to_floats(IntVector a) { return _mm256_cvtepi32_ps(a); }
+STRATA_HD IntVector add(IntVector a, IntVector b) { return _mm256_add_epi32(a, b); }
+STRATA_HD IntVector mul(IntVector a, IntVector b) { return _mm256_mullo_epi32(a, b); }
+#if STRATA_VNNI
+STRATA_HD Bytes dot8(Bytes sum, Bytes codes, Bytes a) { return _mm256_dpbusd_avx_epi32(sum, codes, a); }
 #endif
+STRATA_HD IntVector add_pairs(Bytes a, Bytes b) {
+  const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
+  return _mm256_add_epi32(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)),
+                          _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)));
+}
+
+#endif
+
+// IntVector, FloatVector: one vector of 32-bit numbers. add_pairs(a, b): neighbours of a added, then those of b, within
+// each 128 bits.
+constexpr int kVectorLanes = kBytes / 4;
 
 // The half numbers in the low 16 bits of each, as floats.
 STRATA_HD Floats low_halves(Ints a) {

@@ -108,6 +108,28 @@ STRATA_HD void transpose_rows(const float* __restrict rows, int64_t n, float* __
         _mm512_storeu_ps(at + 12 * kRowValues, _mm512_shuffle_f32x4(d, f, 0xdd));
       }
     }
+#elif STRATA_SIMD == 256
+  for (; done + 8 <= n; done += 8)
+    for (int64_t c = 0; c < kRowValues; c += 8) {
+      __m256 x[8], t[8];
+#pragma GCC unroll 8
+      for (int r = 0; r < 8; ++r) x[r] = _mm256_loadu_ps(rows + (c + r) * n + done);
+#pragma GCC unroll 4
+      for (int r = 0; r < 8; r += 2)
+        t[r] = _mm256_unpacklo_ps(x[r], x[r + 1]), t[r + 1] = _mm256_unpackhi_ps(x[r], x[r + 1]);
+#pragma GCC unroll 2
+      for (int r = 0; r < 8; r += 4)
+#pragma GCC unroll 2
+        for (int e = 0; e < 2; ++e) {  // x[r + i]: values i and 4 + i of rows r .. r + 3
+          x[r + 2 * e] = _mm256_shuffle_ps(t[r + e], t[r + 2 + e], 0x44);
+          x[r + 2 * e + 1] = _mm256_shuffle_ps(t[r + e], t[r + 2 + e], 0xee);
+        }
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        _mm256_storeu_ps(to + (done + i) * kRowValues + c, _mm256_permute2f128_ps(x[i], x[4 + i], 0x20));
+        _mm256_storeu_ps(to + (done + 4 + i) * kRowValues + c, _mm256_permute2f128_ps(x[i], x[4 + i], 0x31));
+      }
+    }
 #endif
   for (int64_t c = 0; c < kRowValues; ++c)
     for (int64_t i = done; i < n; ++i) to[i * kRowValues + c] = rows[c * n + i];
@@ -151,53 +173,51 @@ STRATA_HD void lanes_of_rows(const float* __restrict weights, const float* __res
 
 constexpr int kRowsUnits = 4;  // sums of the same rows that share their loads
 
-#if STRATA_SIMD == 512
+#if STRATA_SIMD
 
+// Four vectors of the sums' columns at a time, for as many units as registers hold.
 template <int units>
 STRATA_HD void lanes_of_rows_fixed(const float* weights, int64_t weight_stride, const float* rows, int64_t begin,
                                    int64_t end, float* out, int64_t out_stride) {
-  constexpr int kHalf = kLanes / 2, kVectorsOfRow = kRowValues / 16;
-  alignas(64) float lanes[units][kHalf][kRowValues];
+  constexpr int kHalf = kLanes / 2, kWide = 4;
+  FloatVector lanes[units][kHalf][kWide];
   for (int64_t lane = 0; lane < kHalf; ++lane) {
 #pragma GCC unroll 2
     for (int upper = 0; upper < 2; ++upper) {
-      __m512 acc[units][kVectorsOfRow];
+      FloatVector acc[units][kWide];
 #pragma GCC unroll 4
       for (int u = 0; u < units; ++u)
 #pragma GCC unroll 4
-        for (int i = 0; i < kVectorsOfRow; ++i) acc[u][i] = _mm512_setzero_ps();
+        for (int i = 0; i < kWide; ++i) acc[u][i] = splat_vector(0.0f);
       for (int64_t t = begin + ((lane + kHalf * upper - begin) & (kLanes - 1)); t < end; t += kLanes) {
-        __m512 row[kVectorsOfRow];
+        FloatVector row[kWide];
 #pragma GCC unroll 4
-        for (int i = 0; i < kVectorsOfRow; ++i) row[i] = _mm512_loadu_ps(rows + t * kRowValues + 16 * i);
+        for (int i = 0; i < kWide; ++i) row[i] = load_vector(rows + t * kRowValues + kVectorLanes * i);
 #pragma GCC unroll 4
         for (int u = 0; u < units; ++u) {
-          const __m512 w = _mm512_set1_ps(weights[u * weight_stride + t]);
+          const FloatVector w = splat_vector(weights[u * weight_stride + t]);
 #pragma GCC unroll 4
-          for (int i = 0; i < kVectorsOfRow; ++i) acc[u][i] = _mm512_fmadd_ps(w, row[i], acc[u][i]);
+          for (int i = 0; i < kWide; ++i) acc[u][i] = fma(w, row[i], acc[u][i]);
         }
       }
 #pragma GCC unroll 4
       for (int u = 0; u < units; ++u)
 #pragma GCC unroll 4
-        for (int i = 0; i < kVectorsOfRow; ++i) {
-          float* to = lanes[u][lane] + 16 * i;
-          _mm512_store_ps(to, upper ? _mm512_add_ps(_mm512_load_ps(to), acc[u][i]) : acc[u][i]);
-        }
+        for (int i = 0; i < kWide; ++i) lanes[u][lane][i] = upper ? add(lanes[u][lane][i], acc[u][i]) : acc[u][i];
     }
   }
 #pragma GCC unroll 4
   for (int u = 0; u < units; ++u)
 #pragma GCC unroll 4
-    for (int i = 0; i < kVectorsOfRow; ++i) {
-      __m512 sum[kHalf];
+    for (int i = 0; i < kWide; ++i) {
+      FloatVector sum[kHalf];
 #pragma GCC unroll 16
-      for (int lane = 0; lane < kHalf; ++lane) sum[lane] = _mm512_load_ps(lanes[u][lane] + 16 * i);
+      for (int lane = 0; lane < kHalf; ++lane) sum[lane] = lanes[u][lane][i];
 #pragma GCC unroll 4
       for (int half = kHalf / 2; half > 0; half /= 2)
 #pragma GCC unroll 8
-        for (int lane = 0; lane < half; ++lane) sum[lane] = _mm512_add_ps(sum[lane], sum[lane + half]);
-      _mm512_storeu_ps(out + u * out_stride + 16 * i, sum[0]);
+        for (int lane = 0; lane < half; ++lane) sum[lane] = add(sum[lane], sum[lane + half]);
+      store_floats(out + u * out_stride + kVectorLanes * i, sum[0]);
     }
 }
 
@@ -206,17 +226,25 @@ STRATA_HD void lanes_of_rows_fixed(const float* weights, int64_t weight_stride, 
 // lanes_of_rows for up to kRowsUnits units of weights: unit u's lie at u * weight_stride, its sums at u * out_stride.
 STRATA_HD void lanes_of_rows(const float* weights, int64_t weight_stride, int64_t units, const float* rows,
                              int64_t begin, int64_t end, float* out, int64_t out_stride) {
+#if STRATA_SIMD
+  constexpr int64_t together = STRATA_SIMD == 512 ? 4 : 2;
+  for (int64_t u = 0; u < units; u += together)
+    for (int64_t column = 0; column < kRowValues; column += 4 * kVectorLanes) {
+      const float *w = weights + u * weight_stride, *x = rows + column;
+      float* y = out + u * out_stride + column;
+      switch (units - u < together ? units - u : together) {
+        case 1: lanes_of_rows_fixed<1>(w, weight_stride, x, begin, end, y, out_stride); break;
+        case 2: lanes_of_rows_fixed<2>(w, weight_stride, x, begin, end, y, out_stride); break;
 #if STRATA_SIMD == 512
-  switch (units) {
-    case 1: return lanes_of_rows_fixed<1>(weights, weight_stride, rows, begin, end, out, out_stride);
-    case 2: return lanes_of_rows_fixed<2>(weights, weight_stride, rows, begin, end, out, out_stride);
-    case 3: return lanes_of_rows_fixed<3>(weights, weight_stride, rows, begin, end, out, out_stride);
-    case 4: return lanes_of_rows_fixed<4>(weights, weight_stride, rows, begin, end, out, out_stride);
-    default: break;
-  }
+        case 3: lanes_of_rows_fixed<3>(w, weight_stride, x, begin, end, y, out_stride); break;
+        default: lanes_of_rows_fixed<4>(w, weight_stride, x, begin, end, y, out_stride); break;
 #endif
+      }
+    }
+#else
   for (int64_t u = 0; u < units; ++u)
     lanes_of_rows(weights + u * weight_stride, rows, begin, end, out + u * out_stride);
+#endif
 }
 
 // Joins splits 0 .. splits - 1 in ascending order under their largest maximum: out[d] = sum of value sums over sum of

@@ -1,6 +1,7 @@
 // linear_rows on packed tiles: activations prepared once, then sixteen weight rows at a time.
 #pragma once
 #include <cstdlib>
+#include <type_traits>
 
 #include "cpu/kernels/decode.h"
 #include "cpu/kernels/linear_rows.h"
@@ -55,17 +56,41 @@ template <QuantType T> STRATA_HD void prepare_block(const QuantisedRows& x, int6
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to.sum), halves);
 }
 
-// to[b * rows + r]: block b of row r. Written a few blocks at a time: lines of all of a row's blocks would fall into the
-// same cache sets.
-template <QuantType T>
-static void prepare(const QuantisedRows& x, const int32_t* index, int64_t first, int64_t rows, ActivationBlock* to) {
-  for (int64_t begin = 0; begin < x.blocks; begin += kChunkBlocks) {
-    const int64_t end = begin + kChunkBlocks < x.blocks ? begin + kChunkBlocks : x.blocks;
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t row = (index ? index[first + r] : first + r) * x.blocks;
-      for (int64_t b = begin; b < end; ++b) prepare_block<T>(x, row + b, to[b * rows + r]);
-    }
+// Rows go in groups of `widest`, the last few in one of 1, 2 or 4; a group's blocks lie together.
+template <int widest> struct RowGroups {
+  static int64_t padded(int64_t rows) {
+    const int64_t whole = rows / widest * widest, left = rows - whole;
+    return whole + (left > 4 ? widest : left == 3 ? 4 : left);
   }
+  // Calls run(first row, rows of the group as a constant).
+  template <class F> static void each(int64_t padded, F&& run) {
+    int64_t row = 0;
+    for (; row + widest <= padded; row += widest) run(row, std::integral_constant<int, widest>{});
+    if (padded - row == 4) run(row, std::integral_constant<int, 4>{});
+    if (padded - row == 2) run(row, std::integral_constant<int, 2>{});
+    if (padded - row == 1) run(row, std::integral_constant<int, 1>{});
+  }
+};
+
+// to[row * blocks + b * n + i]: block b of row `row + i` in a group of n; rows past the last are zeros. Written a few
+// blocks at a time: lines of all of a row's blocks would fall into the same cache sets.
+template <QuantType T, int widest>
+static void prepare(const QuantisedRows& x, const int32_t* index, int64_t first, int64_t rows, ActivationBlock* to) {
+  RowGroups<widest>::each(RowGroups<widest>::padded(rows), [&](int64_t row, int n) {
+    for (int64_t begin = 0; begin < x.blocks; begin += kChunkBlocks) {
+      const int64_t end = begin + kChunkBlocks < x.blocks ? begin + kChunkBlocks : x.blocks;
+      for (int i = 0; i < n; ++i) {
+        const int64_t r = row + i, from = r < rows ? (index ? index[first + r] : first + r) * x.blocks : -1;
+        for (int64_t b = begin; b < end; ++b) {
+          ActivationBlock& block = to[row * x.blocks + b * n + i];
+          if (from >= 0)
+            prepare_block<T>(x, from + b, block);
+          else
+            block = {};
+        }
+      }
+    }
+  });
 }
 
 // Where the next segment of a row ends.
@@ -83,48 +108,91 @@ struct Segments {
   }
 };
 
-// Sums of sixteen features: for one row in registers.
-struct OneRow {
-  Floats chain, total;
-  float* out;
+// Sums of sixteen features for n rows, up to four: chains in registers, and codes from the moment they are taken apart.
+template <class K, int n> struct FewRows {
+  FloatVector chain[kParts][n];
+  const ActivationBlock* x;
+  float* total;
 
-  STRATA_HD OneRow(int64_t, float* y, float*) : chain(splat(0.0f)), total(chain), out(y) {}
-
-  template <QuantType T>
-  STRATA_HD void step(const PackedTile& tile, int b, const BlockCodes& w, const ActivationBlock* x) {
-    chain = chain_step<ProductKind<T>, Decode<T>::is_signed>(tile, b, w, *x, chain);
+  STRATA_HD FewRows(const ActivationBlock* x, int64_t, int64_t, float* y, float*) : x(x), total(y) {
+    for (int i = 0; i < n * kFeatures; i += kVectorLanes) store_floats(total + i, splat_vector(0.0f));
+#pragma GCC unroll 8
+    for (int i = 0; i < kParts * n; ++i) chain[i / n][i % n] = splat_vector(0.0f);
   }
-  STRATA_HD void end_segment() { total = add(total, chain), chain = splat(0.0f); }
-  STRATA_HD void finish() { store_floats(out, total); }
+  STRATA_HD void block(PackedTile& tile, int b, const BlockCodes& w, int64_t at, bool ends) {
+#pragma GCC unroll 2
+    for (int p = 0; p < kParts; ++p) chain_steps<K, n>(tile, b, w, p, x + at * n, chain[p]);
+    if (!ends) return;
+#pragma GCC unroll 2
+    for (int p = 0; p < kParts; ++p)
+#pragma GCC unroll 4
+      for (int i = 0; i < n; ++i) {
+        float* y = total + i * kFeatures + p * kVectorLanes;
+        store_floats(y, add(load_vector(y), chain[p][i]));
+        chain[p][i] = splat_vector(0.0f);
+      }
+  }
+  STRATA_HD void chunk(const PackedTile&, int64_t, int) {}
 };
 
-// For many in memory, [rows, 16].
-struct ManyRows {
-  int64_t rows;
-  float *total, *chain;
-
-  STRATA_HD ManyRows(int64_t rows, float* y, float* scratch) : rows(rows), total(y), chain(scratch) {
-    for (int64_t r = 0; r < rows; ++r) store_floats(total + r * kFeatures, splat(0.0f));
-    for (int64_t r = 0; r < rows; ++r) store_floats(chain + r * kFeatures, splat(0.0f));
-  }
-  template <QuantType T>
-  STRATA_HD void step(const PackedTile& tile, int b, const BlockCodes& w, const ActivationBlock* x) {
-    float* y = chain;
-    for (int64_t r = 0; r < rows; ++r, y += kFeatures)
-      store_floats(y, chain_step<ProductKind<T>, Decode<T>::is_signed>(tile, b, w, x[r], load_floats(y)));
-  }
-  STRATA_HD void end_segment() {
-    for (int64_t r = 0; r < rows * kFeatures; r += kFeatures) {
-      store_floats(total + r, add(load_floats(total + r), load_floats(chain + r)));
-      store_floats(chain + r, splat(0.0f));
+// A chunk of `count` blocks, decoded in the tile, for n rows, whose blocks lie at x: chains and totals [n, 16]. Bit b of
+// `ends`: block b is the last of a segment. The same code for all formats of a kind.
+template <class K, int n>
+[[gnu::noinline]] static void chunk_rows(const PackedTile& tile, int count, uint32_t ends, const ActivationBlock* x,
+                                         float* chain, float* total) {
+  for (int p = 0; p < kParts; ++p, chain += kVectorLanes, total += kVectorLanes) {
+    FloatVector y[n];
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) y[i] = load_vector(chain + i * kFeatures);
+    for (int b = 0; b < count; ++b) {
+      chain_steps<K, n>(tile, b, reinterpret_cast<const BlockCodes&>(tile.codes[b]), p, x + b * n, y);
+      if (ends >> b & 1) {
+#pragma GCC unroll 8
+        for (int i = 0; i < n; ++i) {
+          store_floats(total + i * kFeatures, add(load_vector(total + i * kFeatures), y[i]));
+          y[i] = splat_vector(0.0f);
+        }
+      }
     }
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) store_floats(chain + i * kFeatures, y[i]);
   }
-  STRATA_HD void finish() {}
+}
+
+// Rows whose sums one core keeps in registers together.
+template <class K> constexpr int kWidest = STRATA_SIMD == 512 && !K::halves ? 8 : 4;
+
+// Sums for many rows, padded to groups, in memory: [rows, 16].
+template <class K> struct ManyRows {
+  const ActivationBlock* x;
+  int64_t rows, blocks;
+  float *total, *chain;
+  uint32_t ends = 0;
+
+  STRATA_HD ManyRows(const ActivationBlock* x, int64_t blocks, int64_t rows, float* y, float* scratch)
+      : x(x), rows(RowGroups<kWidest<K>>::padded(rows)), blocks(blocks), total(y), chain(scratch) {
+    memset(total, 0, static_cast<size_t>(this->rows * kFeatures) * sizeof(float));
+    memset(chain, 0, static_cast<size_t>(this->rows * kFeatures) * sizeof(float));
+  }
+  STRATA_HD void block(PackedTile& tile, int b, const BlockCodes& w, int64_t, bool last) {
+    for (int g = 0; g < kGroups; ++g)
+      for (int v = 0; v < kVectors; ++v) store_bytes(tile.codes[b][g] + v * kBytes, w[g][v]);
+    ends |= static_cast<uint32_t>(last) << b;
+  }
+  STRATA_HD void chunk(const PackedTile& tile, int64_t first, int count) {
+    RowGroups<kWidest<K>>::each(rows, [&](int64_t row, auto size) {
+      chunk_rows<K, size>(tile, count, ends, x + row * blocks + first * size, chain + row * kFeatures,
+                          total + row * kFeatures);
+    });
+    ends = 0;
+  }
 };
 
-// Asks for `bytes` from p on; returns what follows them.
+constexpr int kAhead = 4096;  // beyond a tile: a tile of short rows is computed before memory answers
+
+// Asks for `bytes` from p + kAhead on; returns what follows p's.
 STRATA_HD const uint8_t* bring_near(const uint8_t* p, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i + kAhead, 0, 3);
   return p + bytes;
 }
 
@@ -140,7 +208,7 @@ static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks
   WeightRows at;
   for (int f = 0; f < kFeatures; ++f) at.at[f] = weight + (f < features ? f : features - 1) * row_bytes;
   Segments segment(blocks);
-  Sums sums(rows, y, scratch);
+  Sums sums(x, blocks, rows, y, scratch);
   for (int64_t first = 0; first < blocks; first += kChunkBlocks) {
     const int count = static_cast<int>(blocks - first < kChunkBlocks ? blocks - first : kChunkBlocks);
     const int64_t bytes = count / kParts * kBytesOf;
@@ -153,14 +221,37 @@ static void tile_product(const uint8_t* weight, int64_t features, int64_t blocks
       next = bring_near(next, kBytesOf * kFeatures / kParts);
       BlockCodes w;
       Decode<T>::block(tile, b, w);
-      sums.template step<T>(tile, b, w, x + (first + b) * rows);
-      if (segment.ends_with(static_cast<int>(first) + b)) sums.end_segment();
+      sums.block(tile, b, w, first + b, segment.ends_with(static_cast<int>(first) + b));
     }
+    sums.chunk(tile, first, count);
   }
-  sums.finish();
+}
+
+// tile_product with sums for that many rows. AVX2 has not the registers for codes and the sums of several rows.
+template <QuantType T>
+static void tile_rows(const uint8_t* weight, int64_t features, int64_t blocks, const ActivationBlock* x, int64_t rows,
+                      float* y, float* scratch) {
+  using K = KindOf<T>;
+  if (rows == 1) return tile_product<T, FewRows<K, 1>>(weight, features, blocks, x, rows, y, scratch);
+  if constexpr (STRATA_SIMD == 512) {
+    if (rows == 2) return tile_product<T, FewRows<K, 2>>(weight, features, blocks, x, rows, y, scratch);
+    if (rows <= 4) return tile_product<T, FewRows<K, 4>>(weight, features, blocks, x, rows, y, scratch);
+  }
+  tile_product<T, ManyRows<K>>(weight, features, blocks, x, rows, y, scratch);
+}
+
+// y [rows, 16] to the features that there are.
+static void store_rows(const float* y, int64_t rows, int64_t features, float* out, int64_t stride) {
+  if (features == kFeatures) {  // a call or a string instruction would cost as much as a tenth of the product
+    for (int64_t r = 0; r < rows; ++r) store_floats(out + r * stride, load_floats(y + r * kFeatures));
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r)
+    memcpy(out + r * stride, y + r * kFeatures, static_cast<size_t>(features) * sizeof(float));
 }
 
 template <QuantType T> static bool product(const RowsProduct& p) {
+  using K = KindOf<T>;
   const QuantisedRows& x = p.x;
   const int64_t rows = p.rows, features = p.features;
   const int64_t row_blocks = x.blocks * static_cast<int64_t>(sizeof(ActivationBlock));
@@ -169,24 +260,21 @@ template <QuantType T> static bool product(const RowsProduct& p) {
   pass = pass < kMinRows ? kMinRows : pass;
   const int64_t passes = (rows + pass - 1) / pass;
   pass = passes > 0 ? (rows + passes - 1) / passes : 0;
-  const int64_t chain_bytes = pass * kFeatures * static_cast<int64_t>(sizeof(float));
-  uint8_t* memory = workspace.reserve(pass * row_blocks + 2 * chain_bytes);
+  const int64_t padded = pass + kWidest<K>;
+  const int64_t chain_bytes = padded * kFeatures * static_cast<int64_t>(sizeof(float));
+  uint8_t* memory = workspace.reserve(padded * row_blocks + 2 * chain_bytes);
   if (memory == nullptr) return false;
   auto* blocks = reinterpret_cast<ActivationBlock*>(memory);
-  auto* y = reinterpret_cast<float*>(memory + pass * row_blocks);
-  float* scratch = y + pass * kFeatures;
+  auto* y = reinterpret_cast<float*>(memory + padded * row_blocks);
+  float* scratch = y + padded * kFeatures;
   for (int64_t first = 0; first < rows; first += pass) {
     const int64_t count = rows - first < pass ? rows - first : pass;
-    prepare<T>(x, p.index, first, count, blocks);
+    prepare<T, kWidest<K>>(x, p.index, first, count, blocks);
     for (int64_t f = 0; f < features; f += kFeatures) {
       const int64_t wide = features - f < kFeatures ? features - f : kFeatures;
       const uint8_t* tile = p.weight + f * row_bytes;
-      if (count == 1)
-        tile_product<T, OneRow>(tile, wide, x.blocks, blocks, count, y, scratch);
-      else
-        tile_product<T, ManyRows>(tile, wide, x.blocks, blocks, count, y, scratch);
-      for (int64_t r = 0; r < count; ++r)
-        memcpy(p.out + (first + r) * p.stride + f, y + r * kFeatures, static_cast<size_t>(wide) * sizeof(float));
+      tile_rows<T>(tile, wide, x.blocks, blocks, count, y, scratch);
+      store_rows(y, count, wide, p.out + first * p.stride + f, p.stride);
     }
   }
   return true;

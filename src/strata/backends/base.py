@@ -1,7 +1,7 @@
 """What the engine asks of a backend. A backend owns the memory behind every buffer that is not scratch."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -23,6 +23,14 @@ class Replay(Protocol):
 
     def run(self, begin: int = 0, end: int | None = None) -> None:
         """Runs ops [begin, end); raises FaultError when a kernel reported one."""
+
+
+@runtime_checkable
+class PeekingReplay(Replay, Protocol):
+    """A lowered program whose scratch can be looked at."""
+
+    def peek(self, buffer: Buffer) -> NDArray[Any]:
+        """A host view of a scratch buffer, whose content lasts until an op that comes later takes its place."""
 
 
 class Backend(Protocol):

@@ -66,6 +66,10 @@ class ReferenceReplay:
         self._run = "run_float" if backend.mode == "float" else "run_contract"
         self._program, self._arrays = program, arrays
 
+    def peek(self, buffer: Buffer) -> NDArray[Any]:
+        """The buffer's array."""
+        return np.asarray(self._arrays[buffer])
+
     def run(self, begin: int = 0, end: int | None = None) -> None:
         """Runs ops [begin, end)."""
         for op in self._program.ops[begin:end]:

@@ -95,6 +95,7 @@ def measure_speed(
 
 def _round(engine: Engine, prompt: list[int], gen_len: int) -> tuple[float, float]:
     params = SamplingParams(temperature=0.0, max_tokens=gen_len, ignore_eos=True)
+    engine.forget()  # the round before read the same prompt
     for _ in engine.generate(prompt, params):
         pass
     stats = engine.stats

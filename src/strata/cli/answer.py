@@ -63,6 +63,7 @@ class Answer:
             **({"reasoning": self.reasoning} if self.reasoning else {}),
             "finish_reason": self.finish_reason,
             "prompt_tokens": self._engine.stats.prompt_tokens,
+            "cached_tokens": self._engine.stats.cached_tokens,
             "generated_tokens": self.num_tokens,
             "prompt_tps": prompt_tps,
             "generation_tps": generation_tps,
@@ -79,6 +80,6 @@ class Answer:
     def _rates(self) -> tuple[float, float]:
         stats = self._engine.stats
         return (
-            stats.prompt_tokens / max(stats.prompt_seconds, 1e-9),
+            (stats.prompt_tokens - stats.cached_tokens) / max(stats.prompt_seconds, 1e-9),
             stats.generated_tokens / max(stats.generation_seconds, 1e-9),
         )

@@ -25,7 +25,7 @@ def convert(
             "--type",
             "-t",
             metavar="TYPE",
-            help="F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q2_0, Q4_K or Q6_K. Norms, router, "
+            help="F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q2_0, Q4_K, Q6_K or IQ3_XXS. Norms, router, "
             "convolutions and gates stay F32, the indexer BF16; rows that blocks do not fill fall back.",
         ),
     ] = "Q8_0",
@@ -33,6 +33,22 @@ def convert(
         str | None,
         typer.Option(
             "--only", metavar="PART", help="mtp: only the draft layer, which borrows embedding and head."
+        ),
+    ] = None,
+    tensor_types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tensor-type",
+            metavar="PATTERN=TYPE",
+            help="Another type for tensors of these names, such as '*ffn_down_exps*=Q2_0'; the first that fits counts.",
+        ),
+    ] = None,
+    activations: Annotated[
+        Path | None,
+        typer.Option(
+            "--activations",
+            metavar="FILE.npz",
+            help="Mean squares of what products read, by tensor name: encoders weigh errors by them.",
         ),
     ] = None,
     threads: Annotated[
@@ -47,7 +63,7 @@ def convert(
         raise UsageError(f"--threads is {threads}; it must be at least 1")
     from strata.convert import plan_conversion
 
-    plan = plan_conversion(directory, type_name, only_draft=only == "mtp")
+    plan = plan_conversion(directory, type_name, only == "mtp", tensor_types or (), activations)
     if not as_json:
         print("\n".join(describe(plan)))
     plan.write(output, threads)

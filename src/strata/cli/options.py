@@ -18,6 +18,7 @@ def flag(name: str, default: str | None = None) -> Any:
     `default`: in words, where a command has its own.
     """
     option = OPTIONS[name]
+    is_flag = option.type is bool
     notes = [option.limits] if option.choices else []
     notes += [f"default: {default or option.default_text}"] + ([f"env: {option.env}"] if option.env else [])
     return typer.Option(
@@ -25,7 +26,7 @@ def flag(name: str, default: str | None = None) -> Any:
         *option.aliases,
         help=f"{option.help} [{'; '.join(notes)}]",
         show_default=False,
-        metavar=_metavar(option),
+        metavar=None if is_flag else _metavar(option),
         autocompletion=(lambda: list(option.choices)) if option.choices else None,
     )
 

@@ -35,6 +35,18 @@ def serve(
     model_id: Annotated[str | None, flag("model_id")] = None,
     host: Annotated[str | None, flag("host")] = None,
     port: Annotated[str | None, flag("port")] = None,
+    api_key: Annotated[str | None, flag("api_key")] = None,
+    api_key_file: Annotated[str | None, flag("api_key_file")] = None,
+    allowed_hosts: Annotated[str | None, flag("allowed_hosts")] = None,
+    cors_origins: Annotated[str | None, flag("cors_origins")] = None,
+    heartbeat: Annotated[str | None, flag("heartbeat")] = None,
+    client_timeout: Annotated[str | None, flag("client_timeout")] = None,
+    shutdown_timeout: Annotated[str | None, flag("shutdown_timeout")] = None,
+    step_timeout: Annotated[str | None, flag("step_timeout")] = None,
+    idle_unload: Annotated[str | None, flag("idle_unload")] = None,
+    max_body_mib: Annotated[str | None, flag("max_body_mib")] = None,
+    repetition_limit: Annotated[str | None, flag("repetition_limit")] = None,
+    log_json: Annotated[bool | None, flag("log_json")] = None,
     parallel: Annotated[str | None, flag("max_num_seqs")] = None,
     device: Device = None,
     backend: Backend = None,
@@ -51,7 +63,7 @@ def serve(
     session_dir: Annotated[str | None, flag("session_dir")] = None,
     session_mib: Annotated[str | None, flag("session_mib")] = None,
 ) -> None:
-    """Serve a model over OpenAI's protocol until interrupted."""
+    """Serve a model over OpenAI's and Anthropic's protocols until interrupted."""
     given = {**context.params, "max_num_seqs": parallel}
     values = read_config(config) if config else {}
     variables = env.settings()
@@ -64,19 +76,38 @@ def serve(
     for key in sorted(set(values) & set(WITHOUT_EFFECT)):
         print(f"strata: {key} has no effect: {WITHOUT_EFFECT[key]}", file=sys.stderr)
 
-    from strata.engine import Engine
-    from strata.server import bind, run
+    _set_up_log(server)
+    _run(server, engine_options, serving)
 
+
+def _run(server: ServerOptions, engine_options: EngineOptions, serving: ServingOptions) -> None:
+    from strata.engine import Engine
+    from strata.server import bind, check_access, run
+
+    check_access(server)
     listener = bind(server)
     log.logger("strata.cli").info("loading %s", server.model)
-    engine = Engine.load(server.model, engine_options, serving=serving)
+
+    def load() -> Engine:
+        return Engine.load(server.model, engine_options, serving=serving)
+
     address, chosen = listener.getsockname()[:2]
+    shown = f"[{address}]" if ":" in address else address
     run(
-        engine,
+        load(),
         server,
         listener,
-        lambda: print(f"strata: serving on http://{address}:{chosen}", file=sys.stderr),
+        lambda: print(f"strata: serving on http://{shown}:{chosen}", file=sys.stderr),
+        reload=load,
     )
+
+
+def _set_up_log(server: ServerOptions) -> None:
+    """A line a request, unless STRATA_LOG says how much is wanted."""
+    if server.log_json:
+        log.use_json()
+    if not env.is_set("STRATA_LOG"):
+        log.logger("strata.requests").setLevel("INFO")
 
 
 config_app = typer.Typer(help="Settings: their values and where they come from.", no_args_is_help=False)
@@ -100,7 +131,7 @@ def lines(variables: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
         found = settings.sources({}, variables, values)
         for option in settings.options():
             value, source = found[option.name]
-            shown = str(value) if value != "" else "-"
+            shown = "-" if value == "" else "(set)" if option.secret else str(value)
             rows.append((option.toml, shown, source, option.flag, option.help))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     return [

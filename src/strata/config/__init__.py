@@ -41,6 +41,7 @@ class Option:
     high: float = math.inf
     open_low: bool = False  # low itself is not allowed
     open_high: bool = False
+    secret: bool = False  # never printed
 
     @property
     def env(self) -> str:
@@ -57,6 +58,8 @@ class Option:
         """What is allowed, in words for help and errors; empty when anything is."""
         if self.choices or self.type is str:
             return self.limits_text or ", ".join(self.choices)
+        if self.type is bool:
+            return "true or false"
         above = f"{'above' if self.open_low else 'at least'} {_digits(self.low)}"
         below = f"{'below' if self.open_high else 'at most'} {_digits(self.high)}"
         return f"{above} and {below}" if math.isfinite(self.high) else above
@@ -74,20 +77,29 @@ class Option:
     def _matches(self, value: Any) -> bool:
         if self.type is str:
             return not self.pattern or re.fullmatch(self.pattern, value) is not None
-        return self._inside(value)
+        return isinstance(value, bool) if self.type is bool else self._inside(value)
 
     def _inside(self, value: float) -> bool:
         low = value > self.low if self.open_low else value >= self.low
         high = value < self.high if self.open_high else value <= self.high
         return low and high and math.isfinite(value)
 
-    def parse(self, text: str, source: str) -> Any:
-        """Value of a string that `source` (the flag or the variable) gave."""
+    def parse(self, text: str | bool, source: str) -> Any:
+        """Value of a string that `source` (the flag or the variable) gave; a flag without a value gives True."""
+        if self.type is bool:
+            return self._truth(text, source)
         try:
             return self.type(text)
         except ValueError:
             kind = "a whole number" if self.type is int else "a number"
             raise UsageError(f"{source} is {text!r}; it must be {kind}") from None
+
+    @staticmethod
+    def _truth(text: str | bool, source: str) -> bool:
+        word = str(text).lower()
+        if word not in _TRUTHS:
+            raise UsageError(f"{source} is {text!r}; it must be one of {', '.join(_TRUTHS)}")
+        return _TRUTHS[word]
 
     def from_file(self, value: Any) -> Any:
         """A value of a TOML file; whole numbers stand for reals, nothing else is converted."""
@@ -103,7 +115,8 @@ class Option:
         return value
 
 
-_KINDS = {int: "a whole number", float: "a number", str: "text"}
+_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+_TRUTHS = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
 
 
 def _option(default: Any, flag: str, help: str, toml: str = "", **more: Any) -> Any:
@@ -182,7 +195,7 @@ class EngineOptions(_Settings):
         "--isa",
         "Instruction set of the CPU kernels; auto: the best that this machine has.",
         toml="infer.isa",
-        choices=("auto", "generic", "avx2", "avx512"),
+        choices=("auto", "generic", "avx2", "avxvnni", "avx512"),
     )
     kv: str = _option(
         "f16",
@@ -266,7 +279,7 @@ class ServingOptions(_Settings):
     """How requests share an engine, and what is kept of their texts."""
 
     prompt_share: int = _option(
-        40,
+        35,
         "--prompt-share",
         "Percent of the time that reading prompts may take while answers are generated.",
         toml="infer.prompt_share",
@@ -321,9 +334,90 @@ class ServerOptions(_Settings):
     model_id: str = _option(
         "", "--model-id", "Name of the model in the protocol; empty: the file's.", toml="server.model_id"
     )
-    host: str = _option("127.0.0.1", "--host", "Address to listen on.", toml="server.host")
+    host: str = _option(
+        "127.0.0.1",
+        "--host",
+        "Address to listen on; beyond this machine a key is needed.",
+        toml="server.host",
+    )
     port: int = _option(
         8080, "--port", "Port to listen on; 0: one that is free.", toml="server.port", low=0, high=65535
+    )
+    api_key: str = _option(
+        "",
+        "--api-key",
+        "Keys that clients must send, by commas; better set by the environment, for command lines can be read.",
+        toml="server.api_key",
+        secret=True,
+    )
+    api_key_file: str = _option("", "--api-key-file", "File with one key a line.", toml="server.api_key_file")
+    allowed_hosts: str = _option(
+        "",
+        "--allowed-hosts",
+        "Host names answered to, by commas, beside this machine's own; on another --host, empty: any.",
+        toml="server.allowed_hosts",
+    )
+    cors_origins: str = _option(
+        "",
+        "--cors-origins",
+        "Origins whose pages may ask, by commas; empty: only pages of this server.",
+        toml="server.cors_origins",
+    )
+    heartbeat: float = _option(
+        10.0,
+        "--heartbeat",
+        "Seconds of silence in a stream after which a sign of life is sent.",
+        toml="server.heartbeat",
+        low=0.0,
+        high=15.0,
+        open_low=True,
+    )
+    client_timeout: float = _option(
+        60.0,
+        "--client-timeout",
+        "Seconds a client may take to go on with a request, or to read what waits for it.",
+        toml="server.client_timeout",
+        low=0.0,
+        high=86400.0,
+        open_low=True,
+    )
+    shutdown_timeout: float = _option(
+        30.0,
+        "--shutdown-timeout",
+        "Seconds that running answers get when the server is told to stop.",
+        toml="server.shutdown_timeout",
+        low=0.0,
+        high=86400.0,
+    )
+    step_timeout: float = _option(
+        300.0,
+        "--step-timeout",
+        "Seconds after which a step counts as stuck, and requests end with an error; 0: never.",
+        toml="server.step_timeout",
+        low=0.0,
+        high=86400.0,
+    )
+    idle_unload: float = _option(
+        0.0,
+        "--idle-unload",
+        "Seconds without a request after which the model leaves memory until the next; 0: never.",
+        toml="server.idle_unload",
+        low=0.0,
+        high=1e9,
+    )
+    max_body_mib: int = _option(
+        16, "--max-body-mib", "Largest request body in MiB.", toml="server.max_body_mib", low=1, high=4096
+    )
+    repetition_limit: int = _option(
+        0,
+        "--repetition-limit",
+        "Ends an answer whose last N tokens say the same again and again; 0: never.",
+        toml="server.repetition_limit",
+        low=0,
+        high=2**20,
+    )
+    log_json: bool = _option(
+        False, "--log-json", "Write the log as one JSON object a line.", toml="server.log_json"
     )
 
 

@@ -10,6 +10,7 @@ from strata.config import EngineOptions, ServingOptions
 from strata.engine.load import LoadedModel, load_model
 from strata.engine.pieces import Cutter
 from strata.engine.plan import StepOutput
+from strata.engine.pooling import Pooling
 from strata.engine.request import Request, SamplingParams, Status, TokenMask
 from strata.engine.sample_inputs import check_sampling
 from strata.engine.session_store import UPKEEP_PAGES
@@ -67,6 +68,11 @@ class Engine:
         return self._loaded.model.config
 
     @property
+    def embedding_width(self) -> int:
+        """Values of an embedding."""
+        return int(self._runner.programs.of("step", 1).features[0].shape[1])
+
+    @property
     def max_model_len(self) -> int:
         """Tokens a sequence can hold."""
         return self._runner.limits.max_model_len
@@ -79,11 +85,11 @@ class Engine:
     @property
     def num_free_pages(self) -> int:
         """KV pages that no sequence holds; sessions give theirs up when they are needed."""
-        return self._runner.pages.num_free + self._store.num_idle_pages
+        return self.num_pages - self._runner.pages.num_in_use
 
     @property
     def session_ram_bytes(self) -> int:
-        """Bytes of RAM that sessions and preempted sequences take besides the KV pool."""
+        """Bytes of RAM that sessions and preempted sequences take besides the KV pool; for the engine's thread."""
         return self._store.ram_bytes
 
     @property
@@ -106,6 +112,8 @@ class Engine:
         plan = self.scheduler.schedule()
         output = self._runner.run(plan)
         self.scheduler.update(output)
+        if plan.idle and self.scheduler.num_waiting:
+            self._store.wait_for_reads(_WAIT_FOR_DISK)
         if self._store.pending:
             self._upkeep()
         return output
@@ -116,6 +124,10 @@ class Engine:
         else:
             self._store.wait_for_disk(_WAIT_FOR_DISK)
             self._store.upkeep(UPKEEP_PAGES)
+
+    def forget(self) -> None:
+        """Lets all sessions go, so that the next prompt is read from its beginning."""
+        self._store.forget_all()
 
     def close(self) -> None:
         """Ends all requests and writes what sessions have to write; the engine cannot step afterwards."""
@@ -136,6 +148,7 @@ class Engine:
         mask: TokenMask | None = None,
         cache_points: Sequence[int] = (),
         images: Sequence[tuple[int, bytes]] = (),
+        pooling: Pooling | None = None,
     ) -> Request:
         """Queues a request; refused at once when it cannot fit (ContextLengthError) or a limit on open requests is met
         (BusyError). The other arguments: see Request."""
@@ -149,7 +162,14 @@ class Engine:
             )
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         request = Request(
-            next(self._ids), prompt_token_ids, sampling, client, mask, tuple(cache_points), tuple(images)
+            next(self._ids),
+            prompt_token_ids,
+            sampling,
+            client,
+            mask,
+            tuple(cache_points),
+            tuple(images),
+            pooling,
         )
         self.scheduler.add(request)
         return request

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.engine.pooling import Pooling
 from strata.engine.request import SamplingParams, TokenMask
 from strata.errors import StrataError
 
@@ -68,6 +69,7 @@ class StartedSequence:
     sampling: SamplingParams
     mask: TokenMask | None = None
     output_token_ids: Sequence[int] = ()
+    pooling: Pooling | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,11 @@ class StepPlan:
     tails: tuple[ScheduledRows, ...] = ()
     prompt: PromptCursor | None = None
     started: tuple[StartedSequence, ...] = ()
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to compute."""
+        return not (len(self.decode.sequences) or self.tails or self.prompt)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
-from strata.backends import Backend, Replay
+from numpy.typing import NDArray
+
+from strata.backends import Backend, PeekingReplay, Replay
 from strata.engine.drafter import Drafter
 from strata.engine.keeper import Keeper
 from strata.engine.sample_inputs import SampleInputs
+from strata.errors import UnsupportedError
 from strata.memory import StatePool
 from strata.models import DraftModel, Model
 from strata.ops import (
@@ -58,6 +61,23 @@ class Lowered:
         """Runs one part."""
         end = self.borders[part + 1] if part < self.head else None
         self.replay.run(self.borders[part], end)
+
+    @property
+    def features(self) -> tuple[Buffer, int]:
+        """What the head's last product reads, float32 [wanted rows, width], and the op that it is complete before."""
+        ops = self.program.ops
+        at = len(ops) - 2 if ops[-2].kind == "quantize" else len(ops) - 1
+        return ops[at].inputs[0], at
+
+    def run_features(self) -> NDArray[Any]:
+        """Features of the wanted rows, after the trunk has run; a view until the next run."""
+        if not isinstance(self.replay, PeekingReplay):
+            raise UnsupportedError(
+                "this backend does not give the features of rows, so there are no embeddings"
+            )
+        buffer, at = self.features
+        self.replay.run(self.borders[self.head], at)
+        return self.replay.peek(buffer)
 
     def run_trunk(self) -> None:
         """Everything but the head."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from strata.engine.pooling import Pooling
 from strata.errors import StrataError
 
 
@@ -91,6 +92,7 @@ class Request:
     mask: TokenMask | None = None
     cache_points: tuple[int, ...] = ()
     images: tuple[tuple[int, bytes], ...] = ()
+    pooling: Pooling | None = None  # takes the prompt's features in; then nothing of the prompt is reused
     output_token_ids: list[int] = field(default_factory=list)  # these three grow in the scheduler's update
     logprobs: list[float] = field(default_factory=list)  # of the output, where sampling.logprobs is set
     top_logprobs: list[list[tuple[int, float]]] = field(

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from strata.backends import Backend, Replay
 from strata.engine.keeper import Keeper
 from strata.engine.plan import Ints, PromptCursor, ScheduledRows, StepOutput, StepPlan
-from strata.engine.programs import Inputs, Limits, Programs
+from strata.engine.pooling import Pooling
+from strata.engine.programs import Inputs, Limits, Lowered, Programs
 from strata.engine.sample_inputs import log_probabilities
 from strata.errors import FaultError
 from strata.memory import PageTable, StatePool
 from strata.models import Model
-from strata.ops import Form
+from strata.ops import MAX_STEP_ROWS, Form
 
 # Is told (sequences, positions, logits [n, vocab_size]) of every row that is sampled.
 Watch = Callable[[Ints, Ints, NDArray[Any]], None]
@@ -41,11 +42,15 @@ class Runner:
         self._step = 0
         self._written: Ints | None = None  # decoding sequences that the step inputs name
         self.watch: Watch | None = None
+        self._pooling: dict[int, Pooling] = {}  # by sequence, where a prompt's features are wanted
 
     def run(self, plan: StepPlan) -> StepOutput:
         """The cursor's parts while its budget lasts, then the plan's rows; samples where it asks for it."""
         for started in plan.started:
             self._samples.start(started)
+            self._pooling.pop(started.sequence, None)
+            if started.pooling is not None:
+                self._pooling[started.sequence] = started.pooling
         output = StepOutput(plan)
         begin = perf_counter()
         if plan.prompt is not None:
@@ -71,6 +76,8 @@ class Runner:
             output.prompt_part = part % chunk.head
             if part == chunk.head:
                 self.commit({rows.sequence: 0})
+                if rows.sequence in self._pooling:
+                    self._pool(chunk, rows, 0)
                 if rows.sampled:
                     self._head(chunk.head, rows, output)
         except FaultError as fault:
@@ -108,6 +115,8 @@ class Runner:
         except FaultError as fault:
             self._alone(plan, fault, output)
             return
+        if self._pooling:
+            self._pool_tails(plan)
         decode, sampled = plan.decode, [t for t in plan.tails if t.sampled]
         self._commit_one(decode.sequences)
         self.commit({t.sequence: len(t.token_ids) for t in plan.tails})
@@ -146,6 +155,24 @@ class Runner:
         at[s.num_rows][0], at[s.num_logit_rows][0] = count, wanted
         self._written = None if plan.tails else decode.sequences
         return count
+
+    def _pool_tails(self, plan: StepPlan) -> None:
+        """Features of prompt tails, before anything else runs; the wanted rows' logits are not touched."""
+        first, count = len(plan.decode), len(plan.decode) + sum(len(t.token_ids) for t in plan.tails)
+        wanted = self._at[self._buffers.step.num_logit_rows][0]
+        for tail in plan.tails:
+            if tail.sequence in self._pooling:
+                self._pool(self.programs.of("step", count), tail, first)
+            first += len(tail.token_ids)
+        self._at[self._buffers.step.num_logit_rows][0] = wanted
+
+    def _pool(self, lowered: Lowered, rows: ScheduledRows, first: int) -> None:
+        """Hands over the features of a prompt's rows, which begin at row `first` of what `lowered` has run."""
+        for at in range(0, len(rows.token_ids), MAX_STEP_ROWS):
+            count = min(MAX_STEP_ROWS, len(rows.token_ids) - at)
+            self.want(np.arange(first + at, first + at + count))
+            features = lowered.run_features()[:count]
+            self._pooling[rows.sequence].add(rows.position + at, features)
 
     def _alone(self, plan: StepPlan, fault: FaultError, output: StepOutput) -> None:
         """Each sequence of a faulty step in a step of its own, so that only those at fault end. What was committed

@@ -159,7 +159,9 @@ class Scheduler:
         return tuple(started)
 
     def _started(self, r: Request) -> StartedSequence:
-        return StartedSequence(r.sequence, r.prompt_token_ids, r.sampling, r.mask, r.output_token_ids)
+        return StartedSequence(
+            r.sequence, r.prompt_token_ids, r.sampling, r.mask, r.output_token_ids, r.pooling
+        )
 
     def _grow_decoding(self, request: Request) -> None:
         """A page for a sequence whose next row begins one; where memory is short, the youngest make room."""

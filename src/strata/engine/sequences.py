@@ -31,9 +31,11 @@ class Sequences:
         if parked is not None:
             return self._resume(request, parked)
         match = self._sessions.match(request)
+        if match is None:
+            return False
         missing = _pages(request.num_tokens + 1) - sum(node.page >= 0 for node in match.path)
-        if not self._sessions.store.make_room(missing + self._promised()):
-            self._sessions.store.settle()
+        if not self._sessions.store.make_room(missing + self._promised(), request):
+            self._sessions.store.settle(request)
             return False
         request.sequence = heappop(self._free)
         position = self._sessions.attach(request, match)

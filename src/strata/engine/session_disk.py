@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,19 @@ MOST_QUEUED = 256 << 20  # bytes that wait for the writer
 CELLS, STATE = ".cells", ".state"
 
 
+@dataclass(frozen=True)
+class Read:
+    """What was asked for, or why there is none."""
+
+    kept: Node | End
+    cells: NDArray[np.uint8] | None = None
+    state: Checkpoint | None = None
+    error: ModelFileError | None = None
+
+
 class SessionDisk:
-    """Files of one model in a directory of its own below `root`. Only the writer thread writes and removes files."""
+    """Files of one model in a directory of its own below `root`. Only the writer thread writes and removes files, and
+    only the reader thread reads bodies."""
 
     def __init__(self, root: Path, model: str, limit: int):
         self._directory, self._model, self.limit = root / f"strata-{model[:16]}", model, limit
@@ -34,8 +46,12 @@ class SessionDisk:
             self._directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--session-dir {root}: {error.strerror}") from None
-        self._thread = threading.Thread(target=self._run, name="sessions", daemon=True)
-        self._thread.start()
+        self._wanted: queue.SimpleQueue[tuple[Node | End, bool, bool] | None] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[Read] = queue.SimpleQueue()
+        self._arrived = threading.Event()
+        self._threads = [threading.Thread(target=t, daemon=True) for t in (self._run, self._read)]
+        for thread in self._threads:
+            thread.start()
 
     def fill(self, tree: PrefixTree) -> None:
         """Enters what the directory holds into an empty tree; removes what is not whole, not ours or not reachable."""
@@ -127,13 +143,36 @@ class SessionDisk:
 
         self._submit(self._path(kept, STATE), header, state.to_bytes(), done)
 
-    def read_cells(self, kept: Node | End) -> NDArray[np.uint8]:
-        """A page's cells; ModelFileError where the file is gone or damaged."""
-        return np.frombuffer(SessionFile.open(self._path(kept, CELLS), self._model).read(), np.uint8)
+    def ask(self, kept: Node | End, cells: bool, state: bool) -> None:
+        """Queues the reading of a page's cells, of a checkpoint, or of both; `collect` gives them."""
+        self._arrived.clear()
+        self._wanted.put((kept, cells, state))
 
-    def read_state(self, kept: Node | End) -> Checkpoint:
-        """A checkpoint; ModelFileError where the file is gone or damaged."""
-        return Checkpoint.from_bytes(bytes(SessionFile.open(self._path(kept, STATE), self._model).read()))
+    def collect(self) -> list[Read]:
+        """What has been read since the last call."""
+        found = []
+        while not self._found.empty():
+            found.append(self._found.get())
+        return found
+
+    def wait_for_reads(self, seconds: float) -> None:
+        """Until something has been read since it was last asked for, or so long."""
+        self._arrived.wait(seconds)
+
+    def _read(self) -> None:
+        while (wanted := self._wanted.get()) is not None:
+            kept, with_cells, with_state = wanted
+            try:
+                cells = np.frombuffer(self._body(kept, CELLS), np.uint8) if with_cells else None
+                state = Checkpoint.from_bytes(bytes(self._body(kept, STATE))) if with_state else None
+                self._found.put(Read(kept, cells, state))
+            except ModelFileError as error:
+                self._found.put(Read(kept, error=error))
+            if self._wanted.empty():
+                self._arrived.set()
+
+    def _body(self, kept: Node | End, suffix: str) -> bytearray:
+        return SessionFile.open(self._path(kept, suffix), self._model).read()
 
     def remove(self, kept: Node | End) -> None:
         """Queues the removal of its files, after their writing where that is queued."""
@@ -148,9 +187,11 @@ class SessionDisk:
         self._jobs.put((0, job))
 
     def close(self) -> None:
-        """Ends the writer after what is queued."""
+        """Ends the threads, the writer after what is queued."""
         self._jobs.put(None)
-        self._thread.join()
+        self._wanted.put(None)
+        for thread in self._threads:
+            thread.join()
 
     def _path(self, kept: Node | End, suffix: str) -> Path:
         return self._directory / (kept.digest.hex() + suffix)

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from strata.engine.keeper import Keeper
 from strata.engine.ram_budget import RamBudget
+from strata.engine.request import Request
 from strata.engine.session_disk import SessionDisk
-from strata.errors import ModelFileError
 from strata.log import logger
 from strata.memory import End, Kept, Match, Node, PageTable, PrefixTree
 
@@ -27,30 +27,51 @@ class SessionStore:
         self._pages, self._keeper, self._budget, self._disk = pages, keeper, budget, disk
         self.parked_bytes = 0  # of sequences that had to make room
         self._unwritten: deque[tuple[Node, Node | End]] = deque()
-        self._needed: set[Kept] = set()  # by the request that is being started
+        self._needed: dict[Request, set[Kept]] = {}  # by requests that are to be started
+        self._asked: set[Kept] = set()  # of the disk
         if disk is not None:
             disk.fill(self.tree)
 
-    def bring(self, match: Match) -> bool:
-        """Brings what a match needs from the disk to RAM, and keeps it there until `settle`. False where a file proves
-        damaged: what it held is forgotten, and the match no longer stands."""
-        needed: list[Node | End] = [*match.path, *([match.end] if match.end else [])]
-        self._needed = set(needed)
-        return all(self._in_memory(kept, kept is match.last) for kept in needed)
-
-    def _in_memory(self, kept: Node | End, with_state: bool) -> bool:
+    def ready(self, request: Request, match: Match) -> bool:
+        """Whether all that a match needs is in the pool or in RAM, where it stays until `settle`. What lies on disk is
+        asked for; what proves damaged is forgotten, and the match no longer stands."""
         if self._disk is None:
+            self._needed[request] = {*match.path, *([match.end] if match.end else [])}
             return True
-        try:
-            if kept.page < 0 and kept.cells is None:
-                kept.cells = self._disk.read_cells(kept)
-            if with_state and self._recurrent and kept.state is None:
-                kept.state = self._disk.read_state(kept)
-            return True
-        except ModelFileError as error:
-            log.warning("a session file is left out: %s", error)
-            self.forget(*next(item for item in self.tree.kept() if item[1] is kept))
-            return False
+        self._collect(self._disk)
+        needed: list[Node | End] = [*match.path, *([match.end] if match.end else [])]
+        self._needed[request] = set(needed)
+        missing = [kept for kept in needed if kept.gone or self._is_missing(kept, kept is match.last)]
+        for kept in missing:
+            if not kept.gone and kept not in self._asked:
+                self._asked.add(kept)
+                cells = kept.page < 0 and kept.cells is None
+                self._disk.ask(kept, cells, self._recurrent and kept is match.last and kept.state is None)
+        return not missing
+
+    def _is_missing(self, kept: Node | End, with_state: bool) -> bool:
+        cells = kept.page < 0 and kept.cells is None
+        return cells or (with_state and self._recurrent and kept.state is None)
+
+    def _collect(self, disk: SessionDisk) -> None:
+        """Takes in what the disk has read meanwhile."""
+        for read in disk.collect():
+            kept = read.kept
+            self._asked.discard(kept)
+            if kept.gone:
+                continue
+            if read.error is not None:
+                log.warning("a session file is left out: %s", read.error)
+                self.forget(*next(item for item in self.tree.kept() if item[1] is kept))
+                continue
+            if read.cells is not None and kept.page < 0:
+                kept.cells = read.cells
+            kept.state = kept.state or read.state
+
+    def wait_for_reads(self, seconds: float) -> None:
+        """Until the disk has read something, or so long."""
+        if self._disk is not None:
+            self._disk.wait_for_reads(seconds)
 
     def to_pool(self, nodes: Iterable[Node]) -> None:
         """Gives pages of the pool to nodes that lie in RAM."""
@@ -60,17 +81,22 @@ class SessionStore:
             self._keeper.write_cells([node.page], node.cells[None])
             node.cells = None
 
-    def settle(self) -> None:
-        """The request is started."""
-        self._needed = set()
-        self.fit()
+    def settle(self, request: Request) -> None:
+        """The request is started, or given up."""
+        if self._needed.pop(request, None):
+            self.fit()
 
-    def make_room(self, pages: int) -> bool:
-        """Frees pages of the pool until so many are free, none of those needed; False where that cannot be."""
+    def _free_to_go(self, kept: Kept) -> bool:
+        return not any(kept in needed for needed in self._needed.values())
+
+    def make_room(self, pages: int, request: Request | None = None) -> bool:
+        """Frees pages of the pool until so many are free, none of those that a request needs; False where that cannot
+        be."""
         short = pages - self._pages.num_free
         if short <= 0:
             return True
-        held = [i for i in self.tree.kept() if self._only_ours(i[1]) and i[1] not in self._needed]
+        needed = self._needed.get(request, set()) if request else set()
+        held = [i for i in self.tree.kept() if self._only_ours(i[1]) and i[1] not in needed]
         if len(held) < short:
             return False
         for _, kept in self.tree.oldest(held)[: short + SLACK_PAGES]:
@@ -80,11 +106,6 @@ class SessionStore:
             kept.page = -1
         self.fit()
         return True
-
-    @property
-    def num_idle_pages(self) -> int:
-        """Pages of the pool that only sessions hold."""
-        return sum(self._only_ours(kept) for _, kept in self.tree.kept())
 
     def _only_ours(self, kept: Kept) -> bool:
         return kept.page >= 0 and self._pages.ref_count(kept.page) == 1
@@ -100,7 +121,7 @@ class SessionStore:
         over = used - self._budget.limit(used)
         if over <= 0:
             return
-        held = [i for i in self.tree.kept() if i[1].ram_bytes and i[1] not in self._needed]
+        held = [i for i in self.tree.kept() if i[1].ram_bytes and self._free_to_go(i[1])]
         for node, kept in self.tree.oldest(held):
             if over <= 0:
                 return
@@ -118,6 +139,13 @@ class SessionStore:
             gone.cells = gone.state = None
             if self._disk is not None and self._disk.has_cells(gone):
                 self._disk.remove(gone)
+
+    def forget_all(self) -> None:
+        """Takes everything out of all tiers."""
+        for node in list(self.tree.root.children.values()):
+            self.forget(node, node)
+        for end in list(self.tree.root.ends.values()):
+            self.forget(self.tree.root, end)
 
     def write_later(self, node: Node, kept: Node | End) -> None:
         """Something new at a node: it and the nodes before it are to reach the disk, the first first."""

@@ -4,7 +4,6 @@ While it reads its prompt and when it ends, a request's whole pages enter the pr
 states enter where a client's points, distance or the parting of texts ask for a checkpoint, and where a turn ends.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,26 +45,36 @@ class Sessions:
         self.store, self.tree = store, store.tree
         self._pages, self._keeper, self._layout = pages, keeper, layout
         self._open: dict[Request, _Open] = {}
+        self._arrays: dict[Request, NDArray[np.int32]] = {}  # prompts of open requests
 
-    def match(self, request: Request) -> Match:
-        """What is known of a request's tokens, in the pool or in RAM by now."""
-        tokens = request.tokens(0, request.num_tokens)
+    def match(self, request: Request) -> Match | None:
+        """What is known of a request's tokens; None while some of it is still to be read from disk."""
+        # features of a prompt are those of all its rows, so that none may be left out
+        tokens = request.tokens(0, request.num_tokens) if request.pooling is None else []
         match = self.tree.match(tokens, request.images)
-        while not self.store.bring(match):
-            match = self.tree.match(tokens, request.images)
-        return match
+        return match if self.store.ready(request, match) else None
 
     def awaits(self, request: Request) -> bool:
-        """Whether a running request is about to leave more of a request's beginning than is known now."""
-        tokens, most = np.asarray(request.prompt_token_ids), 0
+        """Whether a running request is about to leave more of a request's beginning than is known now, or the disk is
+        being read for it."""
+        if request.pooling is not None:
+            return False
+        match = self.match(request)
+        if match is None:
+            return True
+        tokens = self._array(request)
         for other, found in self._open.items():
-            if other.num_computed_tokens >= len(other.prompt_token_ids) or other.sequence < 0:
-                continue
-            useful = self._will_leave(
-                other, found, min(_agreed(tokens, other.prompt_token_ids), len(tokens) - 1)
-            )
-            most = max(most, useful if useful > other.num_computed_tokens else 0)
-        return most > 0 and most > self.tree.match(request.prompt_token_ids, request.images).position
+            if other.num_computed_tokens < len(other.prompt_token_ids) and other.sequence >= 0:
+                agreed = min(_agreed(tokens, self._array(other)), len(tokens) - 1)
+                useful = self._will_leave(other, found, agreed)
+                if useful > max(other.num_computed_tokens, match.position):
+                    return True
+        return False
+
+    def _array(self, request: Request) -> NDArray[np.int32]:
+        if request not in self._arrays:
+            self._arrays[request] = np.array(request.prompt_token_ids, np.int32)
+        return self._arrays[request]
 
     def _will_leave(self, request: Request, found: _Open, agreed: int) -> int:
         """Up to where a request that agrees so far can go on, when this one is read."""
@@ -90,7 +99,7 @@ class Sessions:
             match, match.path[-1] if match.path else self.tree.root, self._wanted(request, match)
         )
         self._tell(request, match)
-        self.store.settle()
+        self.store.settle(request)
         return match.position
 
     def _copy_end(self, end: End, page: int) -> None:
@@ -195,10 +204,12 @@ class Sessions:
     def close_request(self, request: Request) -> None:
         """The request ended."""
         self._open.pop(request, None)
+        self._arrays.pop(request, None)
+        self.store.settle(request)
 
 
-def _agreed(tokens: NDArray[np.int64], others: Sequence[int]) -> int:
+def _agreed(tokens: NDArray[np.int32], others: NDArray[np.int32]) -> int:
     """Tokens of the common beginning."""
     count = min(len(tokens), len(others))
-    differ = (tokens[:count] != np.asarray(others[:count])).nonzero()[0]
+    differ = (tokens[:count] != others[:count]).nonzero()[0]
     return int(differ[0]) if len(differ) else count

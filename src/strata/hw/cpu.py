@@ -19,5 +19,5 @@ def cpu_count(root: Path = Path("/")) -> int:
 
 
 def isa_level() -> str:
-    """Instruction set level that the CPU kernels run at: generic, avx2 or avx512."""
+    """Instruction set level that the CPU kernels run at: generic, avx2, avxvnni or avx512."""
     return _native.isa_level()

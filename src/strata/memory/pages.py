@@ -18,6 +18,8 @@ class PageTable:
         self._free = list(range(num_pages - 1, -1, -1))
         self._pages: dict[int, list[int]] = {}
         self._ref_counts = [0] * num_pages
+        self._sequences_of = [0] * num_pages
+        self.num_in_use = 0  # pages that sequences hold; others may read it at any time
 
     @property
     def num_free(self) -> int:
@@ -45,8 +47,15 @@ class PageTable:
                 f"{self.num_pages} are free; raise --max-context"
             )
         pages = self._pages.setdefault(sequence, [])
-        pages += [self.take() for _ in range(missing)]
+        for _ in range(missing):
+            pages.append(self.take())
+            self._use(pages[-1], 1)
         return pages
+
+    def _use(self, page: int, change: int) -> None:
+        before = self._sequences_of[page]
+        self._sequences_of[page] = before + change
+        self.num_in_use += (before + change > 0) - (before > 0)
 
     def take(self) -> int:
         """A free page, held once."""
@@ -70,6 +79,7 @@ class PageTable:
         assert not self.pages(sequence), f"sequence {sequence} already holds pages"
         for page in pages:
             self.hold(page)
+            self._use(page, 1)
         self._pages[sequence] = list(pages)
 
     def fork(self, parent: int, child: int, cells: int) -> tuple[int, int] | None:
@@ -84,4 +94,5 @@ class PageTable:
     def free(self, sequence: int) -> None:
         """Gives up the sequence's pages."""
         for page in reversed(self._pages.pop(sequence, [])):
+            self._use(page, -1)
             self.release(page)

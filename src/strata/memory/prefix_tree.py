@@ -64,17 +64,12 @@ class Node(Kept):
     digest: bytes = b""  # of all tokens up to its end
     children: dict[bytes, "Node"] = field(default_factory=dict)
     ends: dict[bytes, End] = field(default_factory=dict)
-    users: int = 0  # requests that began with it
+    branched: bool = False  # whether several texts have gone on from it in different ways
 
     @property
     def position(self) -> int:
         """Tokens up to its end."""
         return self.depth * PAGE_CELLS
-
-    @property
-    def branches(self) -> bool:
-        """Whether several texts part here."""
-        return self.users > 1 and len(self.children) + len(self.ends) > 1
 
 
 Item = tuple[Node, Node | End]  # the node it lies at, and it: a node or an end behind one
@@ -96,7 +91,7 @@ class Match:
         return self.end or (self.path[-1] if self.path else None)
 
 
-def page_key(token_ids: Sequence[int], images: Images = (), begin: int = 0) -> bytes:
+def page_key(token_ids: Sequence[int] | NDArray[np.int32], images: Images = (), begin: int = 0) -> bytes:
     """What tells a page's 64 tokens, the first at `begin`, from others: their ids, and the images among them."""
     ids = np.asarray(token_ids, np.int32).tobytes()
     inside = [digest for at, digest in images if begin <= at < begin + PAGE_CELLS]
@@ -135,9 +130,10 @@ class PrefixTree:
                 yield node, end
             stack += node.children.values()
 
-    def walk(self, token_ids: Sequence[int], images: Images = ()) -> list[Node]:
+    def walk(self, token_ids: Sequence[int] | NDArray[np.int32], images: Images = ()) -> list[Node]:
         """Nodes along a text, as far as they exist."""
         node, path = self.root, []
+        token_ids = np.asarray(token_ids, np.int32)
         for begin in range(0, len(token_ids) - PAGE_CELLS + 1, PAGE_CELLS):
             child = node.children.get(page_key(token_ids[begin : begin + PAGE_CELLS], images, begin))
             if child is None:
@@ -187,8 +183,6 @@ class PrefixTree:
         self._clock += 1
         for kept in (*path, *([end] if end else [])):
             kept.used = self._clock
-        for node in path:
-            node.users += 1
 
     def extend(self, node: Node, key: bytes) -> Node:
         """The child of a node, made where it is missing."""
@@ -196,6 +190,7 @@ class PrefixTree:
         if child is None:
             child = Node(parent=node, key=key, depth=node.depth + 1, digest=chain(node.digest, key))
             node.children[key] = child
+            node.branched |= len(node.children) > 1
         child.used = self._clock
         return child
 
@@ -215,7 +210,7 @@ class PrefixTree:
         the end first."""
         shared: set[Node] = set()
         for node in self.nodes():
-            above = node if node.branches else None
+            above = node if node.branched else None
             while above is not None and above not in shared:
                 shared.add(above)
                 above = above.parent

@@ -25,14 +25,14 @@ class GroupedNorm(Op):
 
     def run_float(self, at: Arrays) -> None:
         x = at.live(self.x)
-        slices = x.reshape(len(x), self.groups, -1)
+        slices = x.reshape(len(x), self.groups, x.shape[1] // self.groups)
         mean = np.mean(slices * slices, axis=-1, keepdims=True)
         normed = slices / np.sqrt(mean + np.float32(self.eps))
         at.live(self.out)[:] = normed.reshape(x.shape) * self.weight.decode()
 
     def run_contract(self, at: Arrays) -> None:
         x = at.live(self.x)
-        slices = x.reshape(len(x), self.groups, -1)
+        slices = x.reshape(len(x), self.groups, x.shape[1] // self.groups)
         mean = lane_dot(slices, slices) / np.float32(slices.shape[-1])
         scale = np.float32(1) / np.sqrt(mean + np.float32(self.eps))
         at.live(self.out)[:] = (slices * scale[..., None]).reshape(x.shape) * self.weight.decode()

@@ -62,11 +62,11 @@ class StreamMix(Op):
 
     def run_float(self, at: Arrays) -> None:
         x = _sigmoid(at.live(self.gate)) * at.live(self.x)
-        at.live(self.out)[:] = x.reshape(len(x), self.streams, -1).mean(axis=1)
+        at.live(self.out)[:] = x.reshape(len(x), self.streams, x.shape[1] // self.streams).mean(axis=1)
 
     def run_contract(self, at: Arrays) -> None:
         out = at.live(self.out)
-        shape = (len(out), self.streams, -1)
+        shape = (len(out), self.streams, out.shape[1])
         x, gate = at.live(self.x).reshape(shape), sigmoid32(at.live(self.gate)).reshape(shape)
         total = np.zeros_like(out)
         for c in range(self.streams):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from strata.errors import UnsupportedError, UsageError
 from strata.gguf import TensorType
-from strata.quants import encode, iquants, kquants, legacy, search
+from strata.quants import encode, grid_search, iquants, kquants, legacy, search
 from strata.quants.unpack import Bytes, Unpack, Unpacked
 
 GROUP = 32  # values that share one step of the contract's chain
@@ -54,12 +54,16 @@ def _two_per_group(numbers: NDArray[_Number], n: int, values: int) -> NDArray[_N
 
 @dataclass(frozen=True)
 class Format:
-    """A block format. `halves`: an integer scale per 16 values; `scale16`: a float scale per 16 values."""
+    """A block format. `halves`: an integer scale per 16 values; `scale16`: a float scale per 16 values.
+
+    `pack_weighed` is the encoder where errors of values can count unequally: blocks and weights, or None.
+    """
 
     type: TensorType
     unpack: Unpack | None = None
     to_float: Callable[[Bytes], NDArray[np.float32]] | None = None
     pack: Callable[[NDArray[np.float32]], Bytes] | None = None
+    pack_weighed: Callable[[NDArray[np.float32], NDArray[np.float32] | None], Bytes] | None = None
     has_min: bool = False
     halves: bool = False
     scale16: bool = False
@@ -105,21 +109,39 @@ class Format:
                 out[start : start + step] = self._decode_blocks(blocks[start : start + step])
         return out.reshape(*raw.shape[:-1], raw.shape[-1] // self.block_bytes * values)
 
-    def encode(self, x: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """float32 [..., k] to bytes [..., row bytes]; UsageError on a partial block or a non-finite value."""
-        if self.pack is None:
-            names = ", ".join(f.name for f in _FORMATS if f.pack is not None)
+    @property
+    def encodes(self) -> bool:
+        """Whether there is an encoder."""
+        return self.pack is not None or self.pack_weighed is not None
+
+    def encode(self, x: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
+        """float32 [..., k] to bytes [..., row bytes]; UsageError on a partial block or a non-finite value.
+
+        `weights`, >= 0 and spread to the shape of x: how much a squared error counts; formats without a search
+        pay no heed to them.
+        """
+        if not self.encodes:
+            names = ", ".join(f.name for f in _FORMATS if f.encodes)
             raise UnsupportedError(f"{self.name} has no encoder; there are {names}")
         row_bytes = self.row_bytes(x.shape[-1])
         bad = x.size - int(np.count_nonzero(np.isfinite(x)))
         if bad:
             raise UsageError(f"{self.name}: {bad} of {x.size} values to encode are not finite")
         blocks = np.ascontiguousarray(x, np.float32).reshape(-1, self.block_values)
+        if weights is not None:
+            weights = np.broadcast_to(weights.astype(np.float32), x.shape).reshape(blocks.shape)
         step = _ENCODE_CHUNK // self.block_values
         out = np.empty((len(blocks), self.block_bytes), np.uint8)
         for start in range(0, len(blocks), step):
-            out[start : start + step] = self.pack(blocks[start : start + step])
+            part = slice(start, start + step)
+            out[part] = self._pack(blocks[part], None if weights is None else weights[part])
         return out.reshape(*x.shape[:-1], row_bytes)
+
+    def _pack(self, blocks: NDArray[np.float32], weights: NDArray[np.float32] | None) -> Bytes:
+        if self.pack_weighed is not None:
+            return self.pack_weighed(blocks, weights)
+        assert self.pack is not None
+        return self.pack(blocks)
 
     def integer_form(self, raw: NDArray[np.uint8], rows: int, k: int) -> IntegerBlocks:
         """The contract's view of rows x k values, which must fill `raw`; only quantised formats have one."""
@@ -176,15 +198,15 @@ _FORMATS = (
     Format(TensorType.IQ2_XXS, iquants.unpack_iq2_xxs),
     Format(TensorType.IQ2_XS, iquants.unpack_iq2_xs, halves=True),
     Format(TensorType.IQ2_S, iquants.unpack_iq2_s, halves=True),
-    Format(TensorType.IQ3_XXS, iquants.unpack_iq3_xxs),
+    Format(TensorType.IQ3_XXS, iquants.unpack_iq3_xxs, pack_weighed=grid_search.encode_iq3_xxs),
     Format(TensorType.IQ3_S, iquants.unpack_iq3_s),
-    Format(TensorType.IQ4_NL, legacy.unpack_iq4_nl, pack=search.encode_iq4_nl),
+    Format(TensorType.IQ4_NL, legacy.unpack_iq4_nl, pack_weighed=search.encode_iq4_nl),
     Format(TensorType.IQ4_XS, iquants.unpack_iq4_xs),
     Format(TensorType.TQ1_0, legacy.unpack_tq1_0),
     Format(TensorType.TQ2_0, legacy.unpack_tq2_0),
     Format(TensorType.MXFP4, legacy.unpack_mxfp4),
     Format(TensorType.NVFP4, legacy.unpack_nvfp4, scale16=True),
-    Format(TensorType.Q2_0, legacy.unpack_q2_0, pack=search.encode_q2_0),
+    Format(TensorType.Q2_0, legacy.unpack_q2_0, pack_weighed=search.encode_q2_0),
 )
 
 FORMATS: dict[str, Format] = {f.name: f for f in _FORMATS}

@@ -16,7 +16,7 @@ from strata.quants.unpack import Bytes, pack_fields
 Assign = Callable[[Floats], Floats]  # x / scale to the nearest codes that the format has
 
 
-def _check_size(x: Floats) -> None:
+def check_size(x: Floats) -> None:
     """UsageError for values beyond what any of these formats holds; squares of the rest are finite."""
     largest, limit = float(np.abs(x).max()), 65504 * 128 * 32
     if largest > limit:
@@ -30,17 +30,18 @@ def _dot(a: Floats, b: Floats) -> Floats:
     return total
 
 
-def fit_scale(x: Floats, peaks: Floats, assign: Assign) -> Floats:
-    """Scales [n, 1] of blocks [n, w] that nearly minimise |x - scale code|^2.
+def fit_scale(x: Floats, peaks: Floats, assign: Assign, weights: Floats | None = None) -> Floats:
+    """Scales [n, 1] of blocks [n, w] that nearly minimise the sum of weights (x - scale code)^2.
 
-    `peaks`: codes tried for the value of largest size.
+    `peaks`: codes tried for the value of largest size. `weights` [n, w], all 1 if not given.
     """
-    _check_size(x)
+    check_size(x)
+    weighed = x if weights is None else x * weights
     to_peak = inverse(np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1))
     scale, gain = np.zeros_like(to_peak), np.zeros_like(to_peak)
 
     def consider(codes: Floats) -> None:
-        xq, qq = _dot(x, codes), _dot(codes, codes)
+        xq, qq = _dot(weighed, codes), _dot(codes, codes if weights is None else codes * weights)
         best = xq * inverse(qq)
         better = best * xq > gain  # the error is |x|^2 - gain
         scale[better], gain[better] = best[better], (best * xq)[better]
@@ -75,18 +76,18 @@ def _iq4_index(v: Floats) -> NDArray[np.uint8]:
     return index
 
 
-def encode_iq4_nl(x: Floats) -> Bytes:
+def encode_iq4_nl(x: Floats, weights: Floats | None = None) -> Bytes:
     """x = d t[q], t the IQ4 table."""
     table = IQ4_VALUES.astype(np.float32)
-    half = half_bytes(fit_scale(x, _IQ4_PEAKS, lambda v: table[_iq4_index(v)]))
-    return np.hstack([half, pack_fields(_iq4_index(x * inverse(_stored(half))), 16, 4)])
+    half = half_bytes(fit_scale(x, _IQ4_PEAKS, lambda v: table[_iq4_index(v)], weights))
+    return np.hstack([half, pack_fields(_iq4_index(x * inverse(stored(half))), 16, 4)])
 
 
-def encode_q2_0(x: Floats) -> Bytes:
+def encode_q2_0(x: Floats, weights: Floats | None = None) -> Bytes:
     """x = d (q - 1), q in 0..3; d takes the sign that suits the longer tail."""
     assign = _rounded(-1, 2)
-    half = half_bytes(fit_scale(x, _Q2_0_PEAKS, assign))
-    codes = assign(x * inverse(_stored(half))) + np.float32(1)
+    half = half_bytes(fit_scale(x, _Q2_0_PEAKS, assign, weights))
+    codes = assign(x * inverse(stored(half))) + np.float32(1)
     return np.hstack([half, pack_fields(codes.astype(np.uint8), 1, 2)])
 
 
@@ -97,7 +98,7 @@ def encode_q6_k(x: Floats) -> Bytes:
     scales = fit_scale(parts, _Q6_K_PEAKS, assign).reshape(-1, 16)
     widest = np.take_along_axis(scales, np.abs(scales).argmax(axis=1)[:, None], axis=1)
     half = half_bytes(widest / np.float32(-128))
-    d = _stored(half)
+    d = stored(half)
     steps = np.clip(np.rint(scales * inverse(d)), -128, 127)
     codes = assign(parts * inverse((d * steps).reshape(-1, 1))) + np.float32(32)
     q = codes.astype(np.uint8).reshape(len(x), -1)
@@ -110,7 +111,7 @@ def fit_affine(x: Floats, ranges: Floats, levels: int) -> tuple[Floats, Floats]:
 
     `ranges`: codes tried for the distance from the smallest to the largest value.
     """
-    _check_size(x)
+    check_size(x)
     assign = _rounded(0, levels - 1)
     width = np.float32(x.shape[1])
     low = np.minimum(x.min(axis=1, keepdims=True), 0)
@@ -138,7 +139,7 @@ def fit_affine(x: Floats, ranges: Floats, levels: int) -> tuple[Floats, Floats]:
 def _six_bits(numbers: Floats) -> tuple[Bytes, NDArray[np.uint8]]:
     """Numbers >= 0 [n, 8] as a common half [n, 2] and steps 0..63 of it."""
     half = half_bytes(numbers.max(axis=1, keepdims=True) / np.float32(63))
-    return half, np.clip(np.rint(numbers * inverse(_stored(half))), 0, 63).astype(np.uint8)
+    return half, np.clip(np.rint(numbers * inverse(stored(half))), 0, 63).astype(np.uint8)
 
 
 def encode_q4_k(x: Floats) -> Bytes:
@@ -147,7 +148,7 @@ def encode_q4_k(x: Floats) -> Bytes:
     scales, minimums = fit_affine(parts, _Q4_K_RANGES, 16)
     d, s = _six_bits(scales.reshape(-1, 8))
     dmin, m = _six_bits(minimums.reshape(-1, 8))
-    step, low = (_stored(d) * s).reshape(-1, 1), (_stored(dmin) * m).reshape(-1, 1)
+    step, low = (stored(d) * s).reshape(-1, 1), (stored(dmin) * m).reshape(-1, 1)
     codes = _rounded(0, 15)((parts + low) * inverse(step))
     nibbles = pack_fields(codes.astype(np.uint8).reshape(len(x), -1), 32, 4)
     first = [a[:, :4] | (a[:, 4:] >> np.uint8(4) << np.uint8(6)) for a in (s, m)]
@@ -155,6 +156,6 @@ def encode_q4_k(x: Floats) -> Bytes:
     return np.hstack([d, dmin, *first, last, nibbles])
 
 
-def _stored(half: Bytes) -> Floats:
+def stored(half: Bytes) -> Floats:
     """The scale as a reader will see it."""
     return half.view("<f2").astype(np.float32)

@@ -1,11 +1,8 @@
-"""Limits that hold before a request is parsed, as plain ASGI so that streams and disconnects pass untouched."""
-
-import json
-from typing import Any
+"""A limit on bodies that holds before one is parsed, as plain ASGI so that streams and disconnects pass untouched."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from strata.server.errors import error_body
+from strata.server.guard import refuse
 
 
 class BodyLimit:
@@ -20,7 +17,7 @@ class BodyLimit:
             return await self.app(scope, receive, send)
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self.max_bytes:
-            return await self._refuse(send, int(declared))
+            return await self._refuse(scope, receive, send, int(declared))
         received = 0
 
         async def counted() -> Message:
@@ -34,14 +31,11 @@ class BodyLimit:
         try:
             await self.app(scope, counted, send)
         except _TooLarge as error:
-            await self._refuse(send, error.size)
+            await self._refuse(scope, receive, send, error.size)
 
-    async def _refuse(self, send: Send, size: int) -> None:
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, size: int) -> None:
         message = f"the body has {size:,} bytes or more; at most {self.max_bytes:,} are taken"
-        body = json.dumps(error_body(message, "invalid_request_error")).encode()
-        headers: list[Any] = [(b"content-type", b"application/json"), (b"connection", b"close")]
-        await send({"type": "http.response.start", "status": 413, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await refuse(scope, receive, send, 413, message)
 
 
 class _TooLarge(Exception):

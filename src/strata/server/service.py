@@ -1,26 +1,28 @@
-"""What the endpoints share: the engine thread, the tokenizer, the chat template, metrics."""
+"""What the endpoints share: the engine thread, the tokenizer, conversations, metrics, the log."""
 
 import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request
 
-from strata.errors import StrataError, UsageError
+from strata.config import ServerOptions
+from strata.engine import PoolingMode, pooling_mode
+from strata.errors import ContextLengthError, UsageError
+from strata.server.call import Call, Wishes
+from strata.server.conversation import Conversation, Preparer
 from strata.server.engine_thread import EngineThread
-from strata.server.generation import Delta, Generation
+from strata.server.generation import Generation, Piece
 from strata.server.metrics import Metrics
-from strata.server.schema import ChatRequest, Sampling
+from strata.server.request_log import log_answer
+from strata.server.streaming import kept_alive, merged
 from strata.text import Tokenizer
-from strata.text.chat import ChatPrompt, ChatTemplate, effort_options, encode_chat
-
-_LOOK_FOR_CLIENT = 0.1  # seconds between looks whether a client that waits for a whole answer is still there
-# Names that rendering itself takes, so that no variable of a template can be called so here.
-_NOT_VARIABLES = {"self", "tokenizer", "template", "messages", "tools", "control_tokens", "budget"}
+from strata.text.chat import ChatTemplate
+from strata.text.chat.template import KEY as CHAT_TEMPLATE_KEY
 
 
 @dataclass
@@ -29,111 +31,124 @@ class Service:
 
     engine: EngineThread
     tokenizer: Tokenizer
-    template: ChatTemplate | None
+    preparer: Preparer
     model_id: str
-    metrics: Metrics = field(default_factory=Metrics)
+    options: ServerOptions
+    max_model_len: int
+    vocab_size: int
+    embedding_width: int
+    pooling: PoolingMode
+    metrics: Metrics
     created: int = field(default_factory=lambda: int(time.time()))
 
+    @classmethod
+    def of(cls, engine: EngineThread, model_id: str, options: ServerOptions) -> "Service":
+        """Around an engine that is loaded."""
+        loaded = engine.engine
+        metadata, vocab = loaded.model_file.metadata, loaded.model_config.vocab_size
+        tokenizer = Tokenizer.from_metadata(metadata)
+        template = ChatTemplate.from_metadata(metadata) if CHAT_TEMPLATE_KEY in metadata else None
+        preparer = Preparer(tokenizer, template, vocab)
+        metrics = Metrics(model_id)
+        _watch_engine(metrics, engine)
+        return cls(
+            engine,
+            tokenizer,
+            preparer,
+            model_id,
+            options,
+            loaded.max_model_len,
+            vocab,
+            loaded.embedding_width,
+            pooling_mode(loaded.model_file),
+            metrics,
+        )
+
     @property
-    def max_model_len(self) -> int:
-        """Tokens a conversation can hold."""
-        return self.engine.engine.max_model_len
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        return frozenset(self.tokenizer.eos_ids)
 
-    def model_card(self) -> dict[str, Any]:
-        """The entry of /v1/models."""
-        return {
-            "id": self.model_id,
-            "object": "model",
-            "created": self.created,
-            "owned_by": "strata",
-            "max_model_len": self.max_model_len,
-        }
-
-    def chat_prompt(self, body: ChatRequest) -> ChatPrompt:
-        """A conversation as token ids, ready for the assistant's turn."""
-        if self.template is None:
-            raise UsageError("the model file has no chat template; use /v1/completions")
-        if taken := sorted(_NOT_VARIABLES & set(body.chat_template_kwargs or {})):
-            raise UsageError(f"chat_template_kwargs cannot set {taken[0]}")
-        messages = [_message(m.model_dump(exclude_none=True)) for m in body.messages]
-        options = {
-            **effort_options(self.template, body.reasoning_effort),
-            **(body.chat_template_kwargs or {}),
-        }
-        return encode_chat(self.tokenizer, self.template, messages, **options)
-
-    def check_tokens(self, tokens: Sequence[int]) -> None:
-        """UsageError for an empty prompt or an id outside the vocabulary."""
-        vocab = self.engine.engine.model_config.vocab_size
+    def room(self, tokens: Sequence[int]) -> int:
+        """New tokens that fit behind a prompt; errors for one that is empty, too long, or outside the vocabulary."""
         if not tokens:
             raise UsageError("the prompt is empty")
-        for token in tokens:
-            if not 0 <= token < vocab:
-                raise UsageError(f"token id {token} is outside the vocabulary of {vocab}")
+        low, high = min(tokens), max(tokens)
+        if low < 0 or high >= self.vocab_size:
+            raise UsageError(
+                f"token id {low if low < 0 else high} is outside the vocabulary of {self.vocab_size}"
+            )
+        room = self.max_model_len - len(tokens)
+        if room < 1:
+            raise ContextLengthError(
+                f"the prompt has {len(tokens)} tokens; the context holds {self.max_model_len}, one of them new"
+            )
+        return room
 
-    def generate(self, tokens: Sequence[int], body: Sampling, room: int) -> Generation:
-        """A generation that has not begun."""
-        params = body.params(frozenset(self.tokenizer.eos_ids), room, secrets.randbits(63))
-        return Generation(self.engine, self.tokenizer, tokens, params, body.stops)
+    def wishes(self, body: Any, request: Request, logprobs: int | None = None) -> Wishes:
+        """Of a body with the fields of `Sampling`."""
+        limit = body.repetition_limit
+        return Wishes(
+            body.params(self.eos_ids, secrets.randbits(63), logprobs),
+            body.n or 1,
+            body.stops,
+            bool(body.stop_in_reasoning),
+            self.options.repetition_limit if limit is None else limit,
+            client_of(request),
+        )
 
-    async def watched(self, generation: Generation, request: Request | None) -> AsyncIterator[Delta]:
-        """Its deltas, counted; with a `request`, given up when that client has gone."""
-        started, first = time.perf_counter(), True
-        reason = "abort"
-        async with contextlib.aclosing(generation.deltas()) as deltas:
-            try:
-                async for delta in _while_connected(deltas, request):
-                    if first:
-                        self.metrics.first_token.observe(time.perf_counter() - started)
-                        first = False
-                    reason = delta.finish_reason or reason
-                    yield delta
-            finally:
-                self._count(generation, reason, time.perf_counter() - started)
+    async def chat_call(self, conversation: Conversation, wishes: Wishes) -> Call:
+        """A conversation as a call; rendered and encoded beside the event loop, for either may take a while."""
+        ready = await asyncio.to_thread(self.preparer.prepare, conversation)
+        self.room(ready.prompt.token_ids)
+        return Call(ready.prompt.token_ids, wishes, ready.parser, ready.mask, ready.cache_points)
 
-    def _count(self, generation: Generation, reason: str, seconds: float) -> None:
-        self.metrics.requests.labels(reason).inc()
-        self.metrics.end_to_end.observe(seconds)
-        self.metrics.prompt_tokens.inc(generation.usage["prompt_tokens"])
-        self.metrics.generation_tokens.inc(generation.usage["completion_tokens"])
+    def generations(self, calls: Sequence[Call]) -> list[Generation]:
+        """Answers that have not begun: those of the first call, then those of the next."""
+        observe = self.metrics.gap.observe
+        return [
+            Generation(self.engine, self.tokenizer, call, index, observe)
+            for call in calls
+            for index in range(call.wishes.n)
+        ]
 
+    async def measured(self) -> bytes:
+        """The metrics, with what only the engine's thread may look at."""
+        usage = await self.engine.ask_soon(lambda e: 1 - e.num_free_pages / e.num_pages, 0.0)
+        self.metrics.kv_usage.set(usage)
+        return self.metrics.render()
 
-async def _while_connected(deltas: AsyncIterator[Delta], request: Request | None) -> AsyncIterator[Delta]:
-    """Deltas until the end, or until the client has gone. A stream needs no look: writing to it fails by itself."""
-    if request is None:
-        async for delta in deltas:
-            yield delta
-        return
-    following = asyncio.ensure_future(_next(deltas))
-    try:
-        while True:
-            done, _ = await asyncio.wait([following], timeout=_LOOK_FOR_CLIENT)
-            if done:
-                arrived = following.result()
-                if arrived is None:
-                    return
-                following = asyncio.ensure_future(_next(deltas))
-                yield arrived
-            elif await request.is_disconnected():
-                return
-    finally:
-        following.cancel()
-        with contextlib.suppress(asyncio.CancelledError, StrataError):
-            await following
+    async def started(self, generations: Sequence[Generation]) -> None:
+        """Queues them all, before a stream's status is sent; raises what refuses one, and gives up the others."""
+        await asyncio.gather(*(generation.start() for generation in generations))
 
-
-async def _next(deltas: AsyncIterator[Delta]) -> Delta | None:
-    return await anext(deltas, None)
+    async def pieces(
+        self, generations: Sequence[Generation], path: str, request_id: str, request: Request | None = None
+    ) -> AsyncGenerator[tuple[int, Piece] | None, None]:
+        """(answer, piece) as they come, and None in a silence; counted and logged at the end. With a `request`, given
+        up when its client has gone."""
+        source = kept_alive(merged([g.pieces() for g in generations]), self.options.heartbeat, request)
+        try:
+            async with contextlib.aclosing(source) as items:
+                async for item in items:
+                    yield item
+        finally:
+            for generation in generations:
+                self.metrics.count(generation)
+            log_answer(path, request_id, generations)
 
 
-def _message(message: dict[str, Any]) -> dict[str, Any]:
-    """Content parts of type text as one string, the form most templates know; `developer` as `system`."""
-    if message["role"] == "developer":
-        message["role"] = "system"
-    parts = message.get("content")
-    if isinstance(parts, list):
-        for part in parts:
-            if part.get("type") != "text" or not isinstance(part.get("text"), str):
-                raise UsageError(f"content part of type {part.get('type')!r} is not supported; text is")
-        message["content"] = "".join(part["text"] for part in parts)
-    return message
+def _watch_engine(metrics: Metrics, engine: EngineThread) -> None:
+    """Values that are read when somebody asks."""
+    metrics.gauge("num_requests_running", "Requests in steps.", lambda: engine.num_running)
+    metrics.gauge("num_requests_waiting", "Requests in the queue.", lambda: engine.num_waiting)
+    parts = {"prompt": lambda: engine.prompt_seconds, "decode": lambda: engine.decode_seconds}
+    metrics.own("step_seconds", "Time of steps, by what it went to.", parts, "part")
+    loaded = {"": lambda: float(engine.loaded)}
+    metrics.own("model_loaded", "Whether the model is in memory.", loaded)
+
+
+def client_of(request: Request) -> str:
+    """Who asks: the name of the key that was given, else the address."""
+    named = request.scope.get("strata.client")
+    return str(named) if named else request.client.host if request.client else ""

@@ -83,14 +83,21 @@ class CpuBackend:
         native = _native.Program(self._pool)
         for op in program.ops:
             native.add(*lower(op, at))
-        return CpuReplay(program, native, memory)
+        return CpuReplay(program, native, memory, base)
 
 
 class CpuReplay:
     """A lowered program; keeps the arena and the weights' maps alive."""
 
-    def __init__(self, program: Program, native: _native.Program, arena: NDArray[np.uint8]):
+    def __init__(self, program: Program, native: _native.Program, arena: NDArray[np.uint8], base: int):
         self._program, self._native, self._arena = program, native, arena
+        self._begin = base - arena.ctypes.data
+
+    def peek(self, buffer: Buffer) -> NDArray[Any]:
+        """A view into the arena."""
+        at = self._begin + self._program.offsets[buffer]
+        raw = self._arena[at : at + buffer.nbytes]
+        return raw.view(NUMPY_DTYPES[buffer.dtype]).reshape(buffer.shape)
 
     def run(self, begin: int = 0, end: int | None = None) -> None:
         """One native call for ops [begin, end)."""

@@ -12,6 +12,7 @@ from strata.text.chat.events import (
     collect,
 )
 from strata.text.chat.parser import OutputParser
+from strata.text.chat.plain_tools import describe_tools
 from strata.text.chat.prompt import ChatPrompt, effort_options, encode_chat, encode_segments
 from strata.text.chat.protect import Segment
 from strata.text.chat.styles import ToolStyle, detect_style
@@ -32,6 +33,7 @@ __all__ = [
     "ToolCallStart",
     "ToolStyle",
     "collect",
+    "describe_tools",
     "detect_style",
     "effort_options",
     "encode_chat",

@@ -58,6 +58,16 @@ class OutputParser:
         self._num_calls = 0
         self._events: list[Event] = []
 
+    @property
+    def thinking(self) -> bool:
+        """Whether the text so far ends inside of reasoning."""
+        return self._thinking
+
+    @property
+    def decided(self) -> bool:
+        """Whether a think block can no longer begin."""
+        return not self._untouched
+
     def push(self, text: str) -> list[Event]:
         """Events that this text makes certain."""
         self._text += text
@@ -125,9 +135,11 @@ class OutputParser:
             self._untouched = False
         return match
 
-    def _read_stray_end(self, at: int, _final: bool) -> Match:
-        """The end tag of the call before, which may be missing."""
+    def _read_stray_end(self, at: int, final: bool) -> Match:
+        """The end tag of the call before, which may be missing, or cut off with the answer."""
         match = literal(self._text, at, _END_CALL) if self._behind_call else NO
+        if match.undecided and final:
+            match = Match(len(self._text))
         if match:
             self._space = ""
         return match
