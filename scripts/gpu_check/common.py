@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from strata.backends.cuda import CudaBackend, open_gpu
+from strata.bench.probe import Probe
 from strata.config import EngineOptions
-from strata.engine import Engine, SamplingParams
+from strata.engine import Engine
 from strata.engine.load import LoadedModel, load_model
-from strata.engine.plan import DecodeRows, StartedSequence, StepPlan
 
 WORK = Path("/dev/shm/strata-check")
 Report = dict[str, Any]
@@ -73,35 +73,12 @@ def load_gpu(path: Path, **options: Any) -> LoadedModel:
     return loaded
 
 
-class Decoder:
-    """Greedy decoding of `sequences` side by side from any position."""
-
-    def __init__(self, loaded: LoadedModel, sequences: int = 1):
-        self.loaded, self.sequences = loaded, sequences
-        self.tokens = [(7 * s + 3) % 1000 for s in range(sequences)]
-        started = tuple(StartedSequence(s, [t], SamplingParams()) for s, t in enumerate(self.tokens))
-        self._started: tuple[StartedSequence, ...] = started
-
-    def step(self, position: int) -> list[int]:
-        """One step of every sequence; its sampled tokens, which the next step reads."""
-        sequences = np.arange(self.sequences, dtype=np.int32)
-        for s in range(self.sequences):
-            self.loaded.runner.keeper.grow(s, position + 1)
-        rows = DecodeRows(sequences, np.full_like(sequences, position), np.array(self.tokens, np.int32))
-        output = self.loaded.runner.run(StepPlan(rows, started=self._started))
-        self._started = ()
-        self.tokens = output.token_ids
-        return self.tokens
+class Decoder(Probe):
+    """With the device's share of a step."""
 
     def rate(self, position: int, steps: int, rounds: int = 5) -> dict[str, float]:
-        """Tokens a second of all sequences: three rounds to warm up, then the median; the device's share of a step."""
-        seen = []
-        for i in range(3 + rounds):
-            begin = time.perf_counter()
-            for j in range(steps):
-                self.step(position + j)
-            if i >= 3:
-                seen.append(steps * self.sequences / (time.perf_counter() - begin))
+        """The median of some rounds, and microseconds of one replay on the device."""
+        seen = self.rates(position, steps, rounds)
         median = statistics.median(seen)
         return {
             "tps": round(median, 1),
@@ -112,32 +89,24 @@ class Decoder:
 
     def device_us(self, repeats: int = 20) -> float:
         """Microseconds of one replay of the forward program on the device, events around several."""
-        replay = self.replay()
         backend = backend_of(self.loaded)
         backend.driver.synchronize()
         first = backend.driver.mark()
         for _ in range(repeats):
-            replay.submit()
+            self.replay.submit()
         last = backend.driver.mark()
         backend.driver.synchronize()
         return backend.driver.elapsed(first, last) / repeats
 
-    def replay(self) -> Any:
-        return self.loaded.runner.programs.of("step", self.sequences).replay
-
-    def timeline(self) -> dict[str, Any]:
-        """Nodes, and microseconds by op kind and kernel, of one forward replay."""
-        nodes = self.replay().timeline()
-        by: dict[str, list[float]] = defaultdict(list)
-        for kind, kernel, us in nodes:
-            by[f"{kind}: {kernel}"].append(us)
-        table = sorted(by.items(), key=lambda x: -sum(x[1]))
+    def table(self) -> dict[str, Any]:
+        """Nodes, and microseconds by op kind and kernel."""
+        table = self.timeline()
         return {
-            "nodes": len(nodes),
-            "sum_us": round(sum(us for _, _, us in nodes), 1),
+            "nodes": sum(count for _, count, _, _ in table),
+            "sum_us": round(sum(us for _, _, us, _ in table), 1),
             "kernels": [
-                {"kernel": k, "count": len(v), "us": round(sum(v), 1), "each": round(statistics.median(v), 2)}
-                for k, v in table
+                {"kernel": k, "count": n, "us": round(us, 1), "each": round(each, 2)}
+                for k, n, us, each in table
             ],
         }
 
@@ -178,31 +147,8 @@ def backend_of(loaded: LoadedModel) -> CudaBackend:
 
 
 def fill(loaded: LoadedModel, cells: int) -> None:
-    """Pseudo-random keys, values, index keys and states, as if `cells` tokens had been read by each sequence."""
-    runner = loaded.runner
-    backend, g = backend_of(loaded), np.random.default_rng(1)
-    made: dict[Any, np.ndarray] = {}
-    for sequence in range(runner.limits.max_num_seqs):
-        runner.keeper.grow(sequence, cells)
-    for buffer in (*runner.keeper._state.paged(), *runner.keeper._state.recurrent()):
-        key = buffer.shape, buffer.dtype, "scales" in buffer.name
-        if key not in made:
-            made[key] = _random(buffer, g)
-        backend.array(buffer)[:] = made[key]
-
-
-def _random(buffer: Any, g: np.random.Generator) -> np.ndarray:
-    count = int(np.prod(buffer.shape))
-    if buffer.dtype == "i8":
-        return np.frombuffer(g.bytes(count), np.int8).reshape(buffer.shape)
-    if buffer.dtype == "i32":
-        return (np.frombuffer(g.bytes(4 * count), np.uint32) % 500).astype(np.int32).reshape(buffer.shape)
-    x = np.resize(g.standard_normal(min(count, 1 << 22)).astype(np.float32), count).reshape(buffer.shape)
-    if "scales" in buffer.name:
-        x = np.abs(x) * 0.01
-    if buffer.name.startswith("delta"):
-        x = x * 0.05
-    return x.astype({"f16": np.float16, "f32": np.float32}[buffer.dtype])
+    """Every sequence's context, as if `cells` tokens had been read."""
+    Probe(loaded, loaded.runner.limits.max_num_seqs).fill(cells)
 
 
 def same_logits(path: Path, tokens: list[int], **options: Any) -> dict[str, Any]:

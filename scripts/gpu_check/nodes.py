@@ -41,7 +41,7 @@ def run(report: Report) -> None:
     report["prefixes"] = _prefixes(decoder)
     for line in report["prefixes"]["kernels"]:
         say(f"  {line}")
-    report["alone"] = decoder.timeline()["kernels"][:24]
+    report["alone"] = decoder.table()["kernels"][:24]
     for cells in (4096, 32768, 245760):
         fill(loaded, cells)
         decoder.step(cells)
@@ -89,7 +89,7 @@ def _variants(decoder: Decoder) -> dict[str, Any]:
 def _prefixes(decoder: Decoder) -> dict[str, Any]:
     """Microseconds that each node adds to the chain, by kernel."""
     driver = backend_of(decoder.loaded).driver
-    nodes: list[Launch] = decoder.replay().launches
+    nodes: list[Launch] = decoder.replay.launches
     times = [0.0]
     for j in range(1, len(nodes) + 1):
         graph = driver.record(nodes[:j])

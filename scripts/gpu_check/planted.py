@@ -22,14 +22,14 @@ def run(report: Report) -> None:
     decoder = Decoder(loaded)
     report["0"] = decoder.rate(0, 64)
     say(f"empty context: {report['0']}")
-    report["timeline"] = decoder.timeline()
+    report["timeline"] = decoder.table()
     for line in report["timeline"]["kernels"][:40]:
         say(f"  {line}")
     for cells in (4096, 32768, 131072, 245760):
         fill(loaded, cells)
         report[str(cells)] = decoder.rate(cells, 32, 3)
         say(f"{cells}: {report[str(cells)]}")
-    report["timeline 245760"] = decoder.timeline()["kernels"][:12]
+    report["timeline 245760"] = decoder.table()["kernels"][:12]
     report["gpu"] = gpu_state()
     cpu = load_model(path, EngineOptions(device="cpu", prefill=0, kv="int8", max_model_len=1024))
     report["cpu_hash"] = digest(np.concatenate(list(Engine(cpu).logits(cycle))))

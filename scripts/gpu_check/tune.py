@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_check.common import Decoder, Report, backend_of, by_kernel, fill, in_graph, load_gpu, say, synth
-from strata.backends.cuda import lower_attention, lower_linear
+from strata.backends.cuda import lower_attention
 
 
 @contextmanager
@@ -29,16 +29,11 @@ def run(report: Report) -> None:
         backend = backend_of(loaded)
         program = loaded.runner.programs.of("step", 1).program
         found: Report = {}
-        for threads in ((256, 128, 64), (256,), (128,), (64,)):
-            with setting(lower_linear, "_THREADS", threads):
-                replay = backend.lower(program)
-            whole = in_graph(backend.driver, replay.launches)
-            linear = [k for k in by_kernel(backend.driver, replay) if "linear" in k["kernel"]]
-            found[f"threads {threads}"] = {"step": round(whole, 1), "linear": linear}
-            say(
-                f"{kind}, {threads}: step {whole:.1f} us, {[(k['grid'][0], k['count'], k['each']) for k in linear]}"
-            )
+        linear = [k for k in by_kernel(backend.driver, decoder.replay) if "linear" in k["kernel"]]
+        found["linear"] = linear
+        say(f"{kind}: {[(k['grid'][0], k['count'], k['each']) for k in linear]}")
         nodes = backend.lower(program).launches
+        say(f"{kind}: step {in_graph(backend.driver, nodes):.1f} us")
         plain = in_graph(backend.driver, [replace(n, dependent=False) for n in nodes])
         found["without dependent launch"] = round(plain, 1)
         say(f"{kind}, without dependent launch: step {plain:.1f} us")

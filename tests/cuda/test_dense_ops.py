@@ -49,6 +49,24 @@ def test_linear_for_every_format(name, backend):
     check(linear_case(name, 5), backend, linear_case(name, 5, damage=damage))
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("name", ["Q4_K", "Q8_0", "Q2_K", "NVFP4", "IQ3_XXS"])
+def test_linear_with_long_segments(name, rows, backend):
+    """13 or 14 blocks a segment: two lanes share one."""
+    damage = len(weight(name, 11, 6912, 3).data) // 2 + 3
+    check(
+        linear_case(name, rows, n=11, k=6912), backend, linear_case(name, rows, n=11, k=6912, damage=damage)
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("name", FLOATS)
+def test_float_products_of_few_rows(name, rows, backend):
+    """A ring of chunks that goes round, ends in a part of one, and values that are left."""
+    for n, k in ((9, 6944), (5, 96), (3, 100)):
+        check(linear_case(name, rows, n=n, k=k), backend)
+
+
 @pytest.mark.parametrize("name", ["Q4_K", "IQ3_XXS", "Q8_0", "BF16"])
 def test_linear_for_every_row_count(name, backend):
     """One program serves any number of live rows; others stay untouched."""

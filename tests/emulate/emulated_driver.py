@@ -65,6 +65,15 @@ class EmulatedDriver:
     def synchronize(self) -> None:
         emulator.check_memory()
 
+    def event(self) -> None:
+        return None
+
+    def signal(self, event: None) -> None:
+        pass
+
+    def wait(self, event: None) -> None:
+        pass
+
     def mark(self) -> float:
         return time.perf_counter()
 

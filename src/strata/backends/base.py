@@ -18,11 +18,25 @@ FAULT_MEMORY = 8  # of native/cpu/op.h, as the bits that sampling's reference kn
 Arena = Literal["step", "chunk"]
 
 
+# In a step's `tokens`, where a backend runs ahead: the id that sampling chose last for the same row.
+SAMPLED = -(1 << 31)
+
+
 class Replay(Protocol):
     """A lowered program."""
 
     def run(self, begin: int = 0, end: int | None = None) -> None:
         """Runs ops [begin, end); raises FaultError when a kernel reported one."""
+
+    def submit(self, begin: int = 0, end: int | None = None) -> None:
+        """Starts ops [begin, end) with the inputs as they are now, after everything that was started before. A backend
+        that does not run ahead computes them and may raise FaultError."""
+
+    def wait(self) -> None:
+        """Until what was submitted last is done."""
+
+    def check(self) -> None:
+        """Raises FaultError for what any program reported since the last check."""
 
 
 @runtime_checkable
@@ -37,6 +51,7 @@ class Backend(Protocol):
     """Lowers programs onto memory of its own."""
 
     name: str
+    runs_ahead: bool  # whether submitted programs compute while the host goes on
     forms: tuple[Form, ...]  # of programs that it can lower
 
     def lower(self, program: Program, arena: Arena = "step") -> Replay:
@@ -44,6 +59,9 @@ class Backend(Protocol):
 
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
         """Makes room for the scratch of an arena's largest program; comes before the first `lower` into it."""
+
+    def feed(self, ids: Buffer, tokens: Buffer) -> None:
+        """From now on SAMPLED in `tokens` stands for the element of `ids`; only where the backend runs ahead."""
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host view of an input, state or output buffer."""

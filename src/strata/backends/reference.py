@@ -19,6 +19,7 @@ class ReferenceBackend:
     """`float`: exact float32. `contract`: the int8 blocks and orders of docs/contract.md, bit for bit."""
 
     forms: tuple[Form, ...] = ("step", "chunk")
+    runs_ahead = False
 
     def __init__(self, mode: Mode):
         self.mode = mode
@@ -28,6 +29,9 @@ class ReferenceBackend:
 
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
         """Nothing: scratch has arrays of its own."""
+
+    def feed(self, ids: Buffer, tokens: Buffer) -> None:
+        """Nothing: programs do not run ahead."""
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """The buffer's array."""
@@ -77,3 +81,13 @@ class ReferenceReplay:
                 getattr(op, self._run)(self._arrays)
             except FaultError as e:
                 raise FaultError(f"{op.kind}: {e}") from None
+
+    def submit(self, begin: int = 0, end: int | None = None) -> None:
+        """As `run`: nothing is done later."""
+        self.run(begin, end)
+
+    def wait(self) -> None:
+        """Everything is done."""
+
+    def check(self) -> None:
+        """Faults were raised at once."""

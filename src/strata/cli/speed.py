@@ -30,6 +30,15 @@ def benchmark(
     prompt_len: Annotated[str, count("--prompt-len", "Tokens of the prompt.")] = "2048",
     gen_len: Annotated[str, count("--gen-len", "Tokens to generate.")] = "1024",
     rounds: Annotated[str, count("--rounds", "Rounds after the warm-up.")] = "3",
+    fill_context: Annotated[
+        str, count("--fill-context", "Read no prompt: decode after N pseudo-random cells of context.")
+    ] = "0",
+    sustained: Annotated[
+        str, count("--sustained", "Read no prompt: decode N minutes, with the GPU's state.")
+    ] = "0",
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Read no prompt: microseconds of every node of a step (GPU).")
+    ] = False,
     device: Device = None,
     backend: Backend = None,
     threads: Threads = None,
@@ -41,6 +50,13 @@ def benchmark(
     """Measure prompt and generation speed apart: a warm-up, then the median of some rounds."""
     lengths = parse_count("--prompt-len", prompt_len), parse_count("--gen-len", gen_len, 2)
     num_rounds = parse_count("--rounds", rounds)
+    cells, minutes = parse_count("--fill-context", fill_context, 0), parse_count("--sustained", sustained, 0)
+    if cells or minutes or timeline:
+        from strata.cli.decode_speed import decode_benchmark
+
+        options = engine_options(context.params, max_model_len=str(cells + lengths[1]))
+        print("\n".join(decode_benchmark(model, options, cells, lengths[1], num_rounds, minutes, timeline)))
+        return
     options = engine_options(context.params, max_model_len=str(sum(lengths)))
 
     from strata import hw

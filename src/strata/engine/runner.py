@@ -8,15 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends import Backend, Replay
+from strata.engine.ahead import RunAhead
 from strata.engine.keeper import Keeper
 from strata.engine.plan import Ints, PromptCursor, ScheduledRows, StepOutput, StepPlan
 from strata.engine.pooling import Pooling
 from strata.engine.programs import Inputs, Limits, Lowered, Programs
-from strata.engine.sample_inputs import log_probabilities
+from strata.engine.sample_inputs import SampleInputs, log_probabilities
 from strata.errors import FaultError
 from strata.memory import PageTable, StatePool
 from strata.models import Model
-from strata.ops import MAX_STEP_ROWS, Form
+from strata.ops import MAX_STEP_ROWS, Form, StepBuffers
 
 # Is told (sequences, positions, logits [n, vocab_size]) of every row that is sampled.
 Watch = Callable[[Ints, Ints, NDArray[Any]], None]
@@ -38,14 +39,16 @@ class Runner:
         self._samples.bind(backend)
         ring = self.programs.ring
         self._step_number, self._results = backend.array(ring.step), backend.array(ring.ring)
-        self._recurrent = bool(state.recurrent())
+        self.recurrent = bool(state.recurrent())
         self._step = 0
         self._written: Ints | None = None  # decoding sequences that the step inputs name
+        self._ahead = RunAhead(self)
         self.watch: Watch | None = None
         self._pooling: dict[int, Pooling] = {}  # by sequence, where a prompt's features are wanted
 
     def run(self, plan: StepPlan) -> StepOutput:
         """The cursor's parts while its budget lasts, then the plan's rows; samples where it asks for it."""
+        self._ahead.meet(plan)
         for started in plan.started:
             self._samples.start(started)
             self._pooling.pop(started.sequence, None)
@@ -92,33 +95,62 @@ class Runner:
         output.prompt_token_ids[rows.request_id] = int(self._sample(sequences, positions, output)[0])
 
     def _decode(self, plan: StepPlan, output: StepOutput) -> None:
-        """Rows that all decode. Sampling is prepared first: Python between the two replays finds its caches cold."""
+        """Rows that all decode: sampling follows without a wait; so does the next forward where it can run ahead."""
         decode = plan.decode
         self._prepare(decode.sequences, decode.positions)
+        if self._samples.masked:
+            output.faults.update(self._samples.fill_masks(decode.sequences))
         try:
-            self._write_rows(plan).run()
+            if not self._ahead.taken:
+                self.write_rows(plan).submit()
+            self.programs.sampler.submit()
+            self.commit_one(decode.sequences)
+            if plan.prompt is None:  # a chunk has the same logits, and its faults would be mistaken
+                self._ahead.begin(decode)
+            self._ahead.wait(self._results, self._step)
         except FaultError as fault:
+            if self._ahead.lost(fault, decode, output):
+                return
             self._alone(plan, fault, output)
             return
-        output.token_ids = self._sample(decode.sequences, decode.positions, output)
-        self._commit_one(decode.sequences)
+        tokens = self.published()
+        output.token_ids = self._sampled(decode.sequences, decode.positions, tokens, output)
 
-    def _commit_one(self, sequences: Ints) -> None:
+    def commit_one(self, sequences: Ints) -> None:
         """One row of each became state, where there is any."""
-        if self._recurrent:
+        if self.recurrent:
             self._at[self._buffers.step.commits][sequences] = 1
+
+    def commit_none(self, sequences: Ints) -> None:
+        """The last step's row of each is not state yet."""
+        if self.recurrent:
+            self._at[self._buffers.step.commits][sequences] = 0
+
+    def published(self) -> Ints:
+        """Tokens of the last step that was sampled; negative where there is none."""
+        return self.programs.ring.ids(self._results, self._step)
+
+    @property
+    def samples(self) -> SampleInputs:
+        """Inputs and results of sampling."""
+        return self._samples
+
+    @property
+    def step_inputs(self) -> StepBuffers:
+        """Inputs of the step form."""
+        return self._buffers.step
 
     def _compute(self, plan: StepPlan, output: StepOutput) -> None:
         """Decoding rows and prompt tails. Where one is at fault, each sequence is computed again by itself."""
         try:
-            self._write_rows(plan).run()
+            self.write_rows(plan).run()
         except FaultError as fault:
             self._alone(plan, fault, output)
             return
         if self._pooling:
             self._pool_tails(plan)
         decode, sampled = plan.decode, [t for t in plan.tails if t.sampled]
-        self._commit_one(decode.sequences)
+        self.commit_one(decode.sequences)
         self.commit({t.sequence: len(t.token_ids) for t in plan.tails})
         sequences = np.append(decode.sequences, np.array([t.sequence for t in sampled], np.int32))
         positions = np.append(decode.positions, np.array([t.end - 1 for t in sampled], np.int32))
@@ -130,7 +162,7 @@ class Runner:
         for tail, token in zip(sampled, tokens[len(decode) :].tolist(), strict=True):
             output.prompt_token_ids[tail.request_id] = token
 
-    def _write_rows(self, plan: StepPlan) -> Replay:
+    def write_rows(self, plan: StepPlan) -> Replay:
         """Step inputs of the plan's rows; the replay that computes them."""
         s, at, decode = self._buffers.step, self._at, plan.decode
         count = len(decode.sequences)
@@ -202,9 +234,13 @@ class Runner:
             output.faults.update(self._samples.fill_masks(sequences))
         try:
             self.programs.sampler.run()
-            tokens = self.programs.ring.ids(self._results, self._step)
+            tokens = self.published()
         except FaultError as fault:
             tokens = self._without_faults(sequences, fault, output)
+        return self._sampled(sequences, positions, tokens, output)
+
+    def _sampled(self, sequences: Ints, positions: Ints, tokens: Ints, output: StepOutput) -> Ints:
+        """Tokens that became output."""
         self._samples.commit(sequences, tokens)
         if self.watch is not None:
             self.watch(sequences, positions, self._logits[: len(sequences)])
@@ -213,7 +249,7 @@ class Runner:
         return tokens
 
     def _without_faults(self, sequences: Ints, fault: FaultError, output: StepOutput) -> Ints:
-        tokens = self.programs.ring.ids(self._results, self._step)
+        tokens = self.published()
         at_fault = tokens < 0
         if not at_fault.any():
             raise fault
@@ -228,6 +264,8 @@ class Runner:
 
     def write(self, form: Form, rows: ScheduledRows) -> None:
         """Step inputs of one sequence's rows, whose pages it holds."""
+        if form == "step":
+            self._ahead.drop()
         s, at = self._buffers.of(form), self._at
         self._written, count = None, self._place(form, rows, 0)
         at[s.rope_positions][:count] = at[s.positions][:count, None]
@@ -256,6 +294,11 @@ class Runner:
     def commit(self, counts: dict[int, int]) -> None:
         """Of the last step's rows of each sequence, how many became state."""
         self.keeper.commit(counts)
+
+    @property
+    def keeps_logits(self) -> bool:
+        """Whether somebody reads a step's logits after its tokens."""
+        return self.watch is not None or bool(self._samples.num_top)
 
     def logits(self, count: int) -> NDArray[Any]:
         """A copy of the logits of the wanted rows, float32 [count, vocab_size]."""

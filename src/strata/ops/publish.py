@@ -11,6 +11,7 @@ from strata.ops.builder import Builder
 from strata.ops.op import Arrays, Op
 
 DEPTH = 4  # slots; the host is at most one step behind
+FAULTY = 1 << 30  # in the row count, by devices that run ahead: a fault was reported before
 _HEADER = 2  # step number, row count
 
 
@@ -34,14 +35,19 @@ class ResultsRing:
         """A copy of the token ids of a step that has been published, i32 [count]."""
         slot = ring[step % DEPTH]
         assert slot[0] == step, f"step {step} has not been published"
-        return np.array(slot[_HEADER : _HEADER + int(slot[1])])
+        return np.array(slot[_HEADER : _HEADER + int(slot[1]) & ~FAULTY])
+
+    @staticmethod
+    def faulty(ring: Any, step: int) -> bool:
+        """Whether a fault was reported up to a step that has been published."""
+        return bool(ring[step % DEPTH][1] & FAULTY)
 
     @staticmethod
     def read(ring: Any, step: int) -> tuple[list[int], list[float]]:
         """(token ids, log-probabilities) of a step that has been published."""
         slot = ring[step % DEPTH]
         assert slot[0] == step, f"step {step} has not been published"
-        count, rows = int(slot[1]), (len(slot) - _HEADER) // 2
+        count, rows = int(slot[1]) & ~FAULTY, (len(slot) - _HEADER) // 2
         ids, bits = slot[_HEADER : _HEADER + count], slot[_HEADER + rows : _HEADER + rows + count]
         return ids.tolist(), bits.view(np.float32).tolist()
 

@@ -85,5 +85,7 @@ inline void fetch_to_cache(const uint8_t* from, uint32_t bytes) {  // no cache h
   if (threadIdx.x == 0 && bytes > 0) *static_cast<const volatile uint8_t*>(from), *static_cast<const volatile uint8_t*>(from + bytes - 1);
 }
 inline void copies_wait() {}
+inline void copies_group() {}
+template <int Left> inline void copies_wait_for_groups() {}
 
 }  // namespace strata

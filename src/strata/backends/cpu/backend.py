@@ -19,6 +19,7 @@ class CpuBackend:
     """Owns the thread pool, one array per persistent buffer, and arenas that programs share in turn."""
 
     name = "cpu"
+    runs_ahead = False
     forms: tuple[Form, ...] = ("step", "chunk")
 
     def __init__(self, threads: int, isa: str = "auto", cpus: list[int] | None = None):
@@ -32,6 +33,9 @@ class CpuBackend:
         self._arrays: dict[Buffer, NDArray[Any]] = {}
         self._arenas: dict[Arena, NDArray[np.uint8]] = {}
         self._expert_tables: dict[Weight, NDArray[np.uint64]] = {}
+
+    def feed(self, ids: Buffer, tokens: Buffer) -> None:
+        """Nothing: programs do not run ahead."""
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """The array behind an input, state, constant or output buffer."""
@@ -104,6 +108,16 @@ class CpuReplay:
         fault = self._native.run(begin, len(self._program) if end is None else end)
         if fault:
             raise_fault(fault, self._program)
+
+    def submit(self, begin: int = 0, end: int | None = None) -> None:
+        """As `run`: nothing is done later."""
+        self.run(begin, end)
+
+    def wait(self) -> None:
+        """Everything is done."""
+
+    def check(self) -> None:
+        """Faults were raised at once."""
 
 
 def _aligned(buffer: Buffer) -> NDArray[Any]:

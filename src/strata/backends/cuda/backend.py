@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from strata import log
 from strata.backends.base import Arena
 from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     ahead,
@@ -20,6 +21,7 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     lower_sample,
     lower_sparse,
     lower_state,
+    summary,
 )
 from strata.backends.cuda.driver import Driver, Launch
 from strata.backends.cuda.fuse import Lowering, groups, plan
@@ -40,6 +42,7 @@ class CudaBackend:
     """Owns one device's memory: weights, states, arenas that programs share in turn, and step inputs."""
 
     name = "cuda"
+    runs_ahead = True
     forms: tuple[Form, ...] = ("step",)  # prompts are read in the step form
 
     def __init__(
@@ -58,6 +61,7 @@ class CudaBackend:
         self._arenas: dict[Arena, tuple[int, int]] = {}  # address, bytes
         self._workspace = Workspace(driver, slab_bytes)
         self._faults = driver.allocate_host(128)
+        self._told = False  # whether the log has the kernels
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host array of a step input or of polled memory; of anything else a DeviceArray, which copies."""
@@ -65,6 +69,10 @@ class CudaBackend:
             return self._inputs.array(buffer)
         self._address(buffer)
         return self._arrays[buffer]
+
+    def feed(self, ids: Buffer, tokens: Buffer) -> None:
+        """The copy of step inputs puts elements of `ids` in the place of SAMPLED in `tokens`."""
+        self._inputs.feed(self._address(ids), tokens)
 
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
         """Makes an arena large enough for every program that will be lowered into it; its addresses are fixed then."""
@@ -99,7 +107,20 @@ class CudaBackend:
             for g, part in zip(found, lowered, strict=True)
         ]
         alone = lambda i: launches(lambda at: lower(program.ops[i], at))  # noqa: E731
-        return CudaReplay(self.driver, program, parts, alone, self._inputs, self._faults)
+        replay = CudaReplay(self.driver, program, parts, alone, self._inputs, self._faults)
+        if program.bucket == 1 and "layer.0" in program.marks and not self._told:
+            self._told = True
+            self._tell(program, replay)
+        return replay
+
+    def _tell(self, program: Program, replay: CudaReplay) -> None:
+        """The kernels of a step of one row (debug), and fast paths that are off."""
+        logger, nodes = log.logger(__name__), replay.launches
+        logger.info("%s: %d nodes a step of one row", self.driver.properties.name, len(nodes))
+        for line in summary.kernels(nodes):
+            logger.debug("%s", line)
+        for line in summary.paths_off(program.ops, self.driver.properties):
+            logger.info("off: %s", line)
 
     def _context(self, program: Program, arena: int, offsets: dict[Buffer, int]) -> Context:
         def buffer_address(buffer: Buffer) -> int:

@@ -69,6 +69,7 @@ class DeviceProperties:
     memory: int  # bytes in all
     shared: int  # bytes of shared memory a thread block may have
     l2: int  # bytes
+    bandwidth: float = 0.0  # bytes a second of device memory at its clock; 0 where unknown
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,15 @@ class Driver(Protocol):
 
     def synchronize(self) -> None:
         """Waits until everything that was started is done."""
+
+    def event(self) -> Any:
+        """An event that can be signalled again and again."""
+
+    def signal(self, event: Any) -> None:
+        """The event passes after everything that was started so far."""
+
+    def wait(self, event: Any) -> None:
+        """Waits until the event's last signal has passed."""
 
     def mark(self) -> Any:
         """An event after everything that was started so far."""

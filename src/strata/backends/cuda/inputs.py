@@ -33,6 +33,7 @@ class StepInputs:
         self._places: dict[Buffer, int] = {}
         self._used = 0
         self._submitted = 0
+        self._ids, self._fed = 0, (0, 0)  # address; bytes [begin, end) of the block
 
     def fits(self, buffer: Buffer) -> bool:
         """Whether the block has, or has room for, the buffer."""
@@ -57,13 +58,18 @@ class StepInputs:
         flat = self._written[at : at + buffer.nbytes].view(NUMPY_DTYPES[buffer.dtype])
         return flat.reshape(buffer.shape)
 
+    def feed(self, ids: int, tokens: Buffer) -> None:
+        """SAMPLED in `tokens` stands for what lies in the same place at address `ids`."""
+        at = self.place(tokens)
+        self._ids, self._fed = ids, (at, at + tokens.nbytes)
+
     def copy_launch(self) -> Launch:
         """The node that begins a replay. Copies all that is placed when it is recorded."""
         words = -(-self._used // 16)
         grid = max(1, min(16, -(-words // _THREADS)))
         args = [pointer(a) for a in (self._ring.address, self._device, self._turn, self._consumed.address)]
-        sizes = ints(self._capacity // 16, words, DEPTH)
-        return launch("inputs.cu", "copy_inputs", grid, _THREADS, [*args, *sizes])
+        sizes = ints(self._capacity // 16, words, DEPTH, self._fed[0] // 4, self._fed[1] // 4)
+        return launch("inputs.cu", "copy_inputs", grid, _THREADS, [*args, pointer(self._ids), *sizes])
 
     def snapshot(self) -> None:
         """Keeps what is written now for the replay that is started next."""

@@ -13,7 +13,7 @@ from strata.ops.rope import Rope
 
 THREADS = 256
 _WARPS = 4  # of a thread block whose warps work alone
-_ROW_THREADS = 512  # kThreads of norm.cu
+_MOST_THREADS = 1024
 _LONG_ROW = 256
 _MOST_BLOCKS = 1024  # of a kernel whose thread blocks take elements in turn
 
@@ -57,8 +57,9 @@ def _(op: RmsNorm, at: Context) -> list[Launch]:
 
 
 def whole_row(op: RmsNorm) -> bool:
-    """Whether the norm runs over rows that are long enough for a thread block."""
-    return op.x.shape[-1] == op.weight.shape[-1] >= _LONG_ROW
+    """Whether the norm runs over rows that are long enough for a thread block, four values a thread."""
+    width = int(op.weight.shape[-1])
+    return op.x.shape[-1] == width >= _LONG_ROW and width % 4 == 0
 
 
 def norm_row(
@@ -76,7 +77,8 @@ def norm_row(
         *planes,
     ]
     args += [pointer(at.faults), *ints(width), *floats(op.eps)]
-    return [launch("norm.cu", "norm_row", rows_of(op.x, at), _ROW_THREADS, args, shared=4 * width)]
+    threads = min(-(-width // 128) * 32, _MOST_THREADS)
+    return [launch("norm.cu", "norm_row", rows_of(op.x, at), threads, args, shared=4 * width)]
 
 
 def quantize_blocks(entry: str, inputs: list[Arg], out: Buffer, at: Context) -> list[Launch]:

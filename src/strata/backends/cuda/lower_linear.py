@@ -21,8 +21,12 @@ TABLE_WORDS = {
     "IQ3_S": 512,
 }  # Packed<T>::kTableWords
 _PAD_BYTES = 16  # kSegmentPad of product.cuh, a segment
-_THREADS = (256, 128, 64)  # a thread block
+_THREADS = 256  # a thread block; fewer lose (docs/measurements.md)
+_ROW_THREADS = (256, 128, 64)  # of linear_row.cu, the first that is balanced
+_ROW_BYTES = 4096  # a warp's ring of linear_row.cu
+_SHORT, _MOST_HALF = 6, 8  # blocks of a segment that a lane holds; of half a segment
 _BALANCED = 0.9  # share of the time that multiprocessors have work
+_FEW_ROWS = 2  # that linear_row.cu takes
 _STAGE_VALUES = 8192  # kStage of linear_f.cu, of all rows
 MOST_MATRICES = 3  # of one launch
 
@@ -51,13 +55,20 @@ def balanced_threads(sizes: Sequence[int], rows_a_warp: int, at: Context) -> int
         blocks = sum(-(-n // (threads // 32 * rows_a_warp)) for n in sizes) / at.properties.multiprocessors
         return blocks / math.ceil(blocks)
 
-    return next((t for t in _THREADS if share(t) >= _BALANCED), max(_THREADS, key=share))
+    return next((t for t in _ROW_THREADS if share(t) >= _BALANCED), max(_ROW_THREADS, key=share))
+
+
+def half_segment(k: int, rows: int) -> int:
+    """Blocks of half a segment, where two lanes share one (relay.cuh): long segments of few rows; else 0."""
+    half = -(-longest_segment(k) // 2)
+    long = segment_count(k) == 16 and longest_segment(k) > _SHORT
+    return half if long and half <= _MOST_HALF and rows <= 2 else 0
 
 
 def blocks_ahead(k: int) -> int:
     """Blocks a lane loads before it uses the first: its whole segment where that is short."""
     longest = longest_segment(k)
-    return longest if longest <= 6 else min((4, 5), key=lambda a: (-(-longest // a) * a, -a))
+    return longest if longest <= _SHORT else min((4, 5), key=lambda a: (-(-longest // a) * a, -a))
 
 
 def shared_bytes(name: str, k: int, rows: int) -> int:
@@ -78,15 +89,15 @@ def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
         ("STRATA_SEGMENTS", segments),
         ("STRATA_AHEAD", blocks_ahead(k)),
         ("STRATA_LENGTH", segment_length(k)),
+        ("STRATA_HALF", half_segment(k, m)),
     ]
-    sizes = [op.weight.shape[0] for op in ops]
-    threads = balanced_threads(sizes, 32 // segments, at)
-    each = threads // 32 * (32 // segments)
+    rows_a_warp = 1 if half_segment(k, m) else 32 // segments
+    each = _THREADS // 32 * rows_a_warp
     matrices, blocks = _matrices([(op.weight.shape[0], at.packed(op.weight), op.out) for op in ops], each, at)
     args = [at.live(ops[0].out), *at.q8(ops[0].x), *matrices, *ints(k)]
     shared = shared_bytes(fmt.name, k, m)
     grid = blocks, -(-rows // m)
-    return [launch("linear_q.cu", "linear_q", grid, threads, args, macros=macros, shared=shared)]
+    return [launch("linear_q.cu", "linear_q", grid, _THREADS, args, macros=macros, shared=shared)]
 
 
 def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:
@@ -94,18 +105,19 @@ def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:
     fmt, k, rows = ops[0].weight.format, ops[0].weight.shape[1], rows_of(ops[0].out, at)
     m = next((m for m in _ROWS if m >= rows), _ROWS[-1])
     macros: list[tuple[str, str | int]] = [type_macro(fmt), ("STRATA_ROWS", m)]
-    threads = balanced_threads([op.weight.shape[0] for op in ops], 4, at)
-    named = [(op.weight.shape[0], pointer(at.weight(op.weight, FILE)), op.out) for op in ops]
-    matrices, blocks = _matrices(named, threads // 8, at)
-    whole = k // 32 if k % 8 == 0 else 0
-    args = [at.live(ops[0].out), *at.at(ops[0].x), *matrices, *ints(k, whole)]
-    stage = 4 * m * (_STAGE_VALUES // m // 32 * 32)
-    shared = min(stage, -(-4 * m * k // 16) * 16) if m == 1 else stage
-    return [
-        launch(
-            "linear_f.cu", "linear_f", (blocks, -(-rows // m)), threads, args, macros=macros, shared=shared
-        )
-    ]
+    sizes = [op.weight.shape[0] for op in ops]
+    named = [(n, pointer(at.weight(op.weight, FILE)), op.out) for n, op in zip(sizes, ops, strict=True)]
+    x, steps = [at.live(ops[0].out), *at.at(ops[0].x)], ints(k, k // 32 if k % 8 == 0 else 0)
+    if m <= _FEW_ROWS:
+        threads = balanced_threads(sizes, 1, at)
+        matrices, blocks = _matrices(named, threads // 32, at)
+        entry, shared = "linear_row", threads // 32 * _ROW_BYTES
+    else:
+        threads = _THREADS
+        matrices, blocks = _matrices(named, threads // 8, at)
+        entry, shared = "linear_f", 4 * m * (_STAGE_VALUES // m // 32 * 32)
+    grid, args = (blocks, -(-rows // m)), [*x, *matrices, *steps]
+    return [launch(f"{entry}.cu", entry, grid, threads, args, macros=macros, shared=shared)]
 
 
 def _matrices(

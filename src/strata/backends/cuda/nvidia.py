@@ -245,6 +245,18 @@ class NvidiaDriver:
         """Waits for the stream."""
         check(self._cuda.cuStreamSynchronize(self._stream), "waiting")
 
+    def event(self) -> Any:
+        """An event without timing."""
+        return check(self._cuda.cuEventCreate(int(self._cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING)))
+
+    def signal(self, event: Any) -> None:
+        """Records it on the stream."""
+        check(self._cuda.cuEventRecord(event, self._stream))
+
+    def wait(self, event: Any) -> None:
+        """Waits for its last record."""
+        check(self._cuda.cuEventSynchronize(event), "waiting")
+
     def mark(self) -> Any:
         """An event on the stream."""
         event = check(self._cuda.cuEventCreate(0))
@@ -268,7 +280,7 @@ class NvidiaDriver:
 
     def _read_properties(self) -> DeviceProperties:
         a = self._cuda.CUdevice_attribute
-        major, minor, processors, shared, l2 = (
+        major, minor, processors, shared, l2, clock, width = (
             int(check(self._cuda.cuDeviceGetAttribute(key, self._device)))
             for key in (
                 a.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
@@ -276,11 +288,15 @@ class NvidiaDriver:
                 a.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
                 a.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
                 a.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE,
+                a.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE,
+                a.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
             )
         )
         name = check(self._cuda.cuDeviceGetName(128, self._device)).split(b"\0")[0].decode()
         memory = int(check(self._cuda.cuDeviceTotalMem(self._device)))
-        return DeviceProperties(name, f"sm_{major}{minor}", processors, memory, shared, l2)
+        return DeviceProperties(
+            name, f"sm_{major}{minor}", processors, memory, shared, l2, 2e3 * clock * width / 8
+        )
 
     def _warn_of_others(self, device: int) -> None:
         free, total = check(self._cuda.cuMemGetInfo())

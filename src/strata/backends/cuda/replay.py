@@ -11,6 +11,8 @@ from strata.backends.cuda.driver import Driver, HostMemory, Launch
 from strata.backends.cuda.inputs import StepInputs
 from strata.ops.program import Program
 
+_NO_FAULTS = bytes(128)
+
 
 @dataclass(frozen=True)
 class Part:
@@ -36,11 +38,12 @@ class CudaReplay:
         self._driver, self._program, self._parts, self._alone = driver, program, parts, alone
         self._inputs, self._faults = inputs, faults
         self._graphs: dict[tuple[int, int], Any] = {}
+        self._done = driver.event()
 
     def run(self, begin: int = 0, end: int | None = None) -> None:
         """Ops [begin, end): starts them and waits; raises FaultError when a kernel reported one."""
         self.submit(begin, end)
-        self._driver.synchronize()
+        self.wait()
         self.check()
 
     def submit(self, begin: int = 0, end: int | None = None) -> None:
@@ -50,6 +53,11 @@ class CudaReplay:
             self._graphs[part] = self._driver.record([self._inputs.copy_launch(), *self._between(*part)])
         self._inputs.snapshot()
         self._driver.replay(self._graphs[part])
+        self._driver.signal(self._done)
+
+    def wait(self) -> None:
+        """Until the last submitted replay of this program is done."""
+        self._driver.wait(self._done)
 
     def _between(self, begin: int, end: int) -> list[Launch]:
         found: list[Launch] = []
@@ -68,6 +76,8 @@ class CudaReplay:
 
     def reported(self) -> int:
         """Fault bits (native/cpu/op.h) reported since they were last read."""
+        if self._faults.array.tobytes() == _NO_FAULTS:
+            return 0
         seen = self._faults.array.view(np.uint32)
         bits = sum(1 << i for i, fault in enumerate(seen) if fault)
         seen[:] = 0

@@ -46,12 +46,11 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention(
   auto& s = *reinterpret_cast<Work::Room*>(shared);
   dependency_launch();
   dependency_wait();
-  const int row = row0 + blockIdx.z;
-  if (row >= *live) return;
+  const int row = row0 + blockIdx.z, rows = *live, position = positions[row], sequence = sequences[row];  // one wait for three
+  if (row >= rows) return;
   const int group = heads / kv_heads, parts = (group + H - 1) / H;
   const int kv_head = blockIdx.y / parts, head = kv_head * group + blockIdx.y % parts * H;
   const int count = min(H, (kv_head + 1) * group - head);
-  const int position = positions[row], sequence = sequences[row];
   if (position < 0) {
     if (threadIdx.x == 0) report(faults, kFaultRange);
     return;

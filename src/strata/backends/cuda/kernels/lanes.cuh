@@ -73,6 +73,18 @@ __device__ __forceinline__ float quad_tree_sum(const float (&acc)[8]) {
   return c + __shfl_xor_sync(kFullWarp, c, 2);            // 1 apart
 }
 
+// The tree over values of one thread: halves are added while there are two.
+template <int N> __device__ __forceinline__ float array_tree_sum(const float (&x)[N]) {
+  if constexpr (N == 1) {
+    return x[0];
+  } else {
+    float y[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) y[i] = x[i] + x[i + N / 2];
+    return array_tree_sum(y);
+  }
+}
+
 // Four neighbouring values of a float type: 8 or 16 bytes, aligned so.
 template <QuantType T> struct Four {
   uint2 raw;

@@ -1,8 +1,9 @@
 // linear_q: y[m][row] for quantised weights [n, k] of one type and q8 rows, up to three matrices of the same rows in one launch.
 // Macros: STRATA_TYPE, STRATA_ROWS (M), STRATA_SEGMENTS (of k), STRATA_AHEAD (blocks loaded before the first is used), STRATA_LENGTH
-// (product.cuh). grid.x: thread blocks of matrix 0, of matrix 1, of matrix 2; grid.y: groups of M rows.
+// (product.cuh), STRATA_HALF (blocks of half a segment where two lanes share one, relay.cuh; else 0). grid.x: thread blocks of matrix 0, of matrix 1, of matrix 2; grid.y: groups of M rows.
 #include "op.cuh"
 #include "product.cuh"
+#include "relay.cuh"
 
 using namespace strata;
 
@@ -10,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(256) linear_q(const int* live, cons
                                                            const uint8_t* w0, float* y0, int n0, const uint8_t* w1, float* y1, int n1,
                                                            const uint8_t* w2, float* y2, int n2, int k) {
   constexpr QuantType T = STRATA_TYPE;
-  constexpr int M = STRATA_ROWS, segs = STRATA_SEGMENTS, per_warp = 32 / segs;
+  constexpr int M = STRATA_ROWS, segs = STRATA_SEGMENTS, per_warp = STRATA_HALF > 0 ? 1 : 32 / segs;
   STRATA_DYNAMIC_SHARED(shared);
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
   float* scratch = reinterpret_cast<float*>(table + Packed<T>::kTableWords);
@@ -25,8 +26,13 @@ extern "C" __global__ void __launch_bounds__(256) linear_q(const int* live, cons
     w = w1, y = y1, n = n1, block -= blocks0;
   }
   const int first = block * each + warp_id() * per_warp;
-  SegmentChain<T, M, segs, STRATA_AHEAD, STRATA_LENGTH> chain(w, n, k / kBlock, min(first + lane_id() / segs, n - 1));
+  const int row = min(first + (STRATA_HALF > 0 ? 0 : lane_id() / segs), n - 1);
+#if STRATA_HALF > 0
+  const RelayChain<T, M, STRATA_HALF> chain(w, n, k / kBlock, row);
+#else
+  SegmentChain<T, M, segs, STRATA_AHEAD, STRATA_LENGTH> chain(w, n, k / kBlock, row);
   chain.load_first();
+#endif
   dependency_launch();  // the next node's weights may start to flow; its reads of our rows wait for us to end
   Packed<T>::template fill<1>(table);
   dependency_wait();
@@ -37,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(256) linear_q(const int* live, cons
   __syncthreads();
   float part[M];
   chain.run(table, a, part);
-  add_segments<M, segs>(part, scratch + warp_id() * M * 32, [&](int r, int m, float total) {
+  add_segments<M, segs, 32 / segs / per_warp>(part, scratch + warp_id() * M * 32, [&](int r, int m, float total) {
     if (m < rows && first + r < n) y[static_cast<size_t>(row0 + m) * n + first + r] = total;
   });
 }

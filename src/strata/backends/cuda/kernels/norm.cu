@@ -7,22 +7,48 @@ using namespace strata;
 
 namespace {
 
-constexpr int kThreads = 512, kAhead = 8;  // norm weights a thread holds before the row is there
-
-// Lane dot of the row with itself, by one warp.
+// Lane dot of the row with itself, by one warp; the next values are on their way while a batch is added.
 __device__ __forceinline__ float square_sum(const float* row, int width) {
-  float x = 0.0f;
-  int i = lane_id();
+  constexpr int batch = 16;
+  float x = 0.0f, next[batch];
+  const int whole = width / (32 * batch) * (32 * batch);
+  row += lane_id();
+  if (whole > 0)
+#pragma unroll
+    for (int j = 0; j < batch; ++j) next[j] = row[32 * j];
 #pragma unroll 1
-  for (; i + 32 * 15 < width; i += 32 * 16) {
-    float v[16];
+  for (int i = 0; i < whole; i += 32 * batch) {
+    float v[batch];
 #pragma unroll
-    for (int j = 0; j < 16; ++j) v[j] = row[i + 32 * j];
+    for (int j = 0; j < batch; ++j) v[j] = next[j];
+    if (i + 32 * batch < whole)
 #pragma unroll
-    for (int j = 0; j < 16; ++j) x = fma32(v[j], v[j], x);
+      for (int j = 0; j < batch; ++j) next[j] = row[i + 32 * (batch + j)];
+#pragma unroll
+    for (int j = 0; j < batch; ++j) x = fma32(v[j], v[j], x);
   }
-  for (; i < width; i += 32) x = fma32(row[i], row[i], x);
+  for (int i = whole; i + lane_id() < width; i += 32) x = fma32(row[i], row[i], x);
   return warp_tree_sum(x);
+}
+
+// Eight threads hold a block of 32, four values each: its codes, scale and sums of codes. `ok`: whether there is a block.
+__device__ __forceinline__ void quantize_four(const float4& v, bool ok, size_t at, int8_t* q, float* d, int16_t* sums, uint32_t* faults) {
+  float amax = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+#pragma unroll
+  for (int half = 4; half > 0; half /= 2) amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, half));
+  const float inverse = block_inverse(amax);
+  const int code[4] = {block_code(v.x, inverse), block_code(v.y, inverse), block_code(v.z, inverse), block_code(v.w, inverse)};
+  int sum = code[0] + code[1] + code[2] + code[3];
+#pragma unroll
+  for (int half = 2; half > 0; half /= 2) sum += __shfl_xor_sync(kFullWarp, sum, half);
+  if (!ok) return;
+  if (!(finite32(v.x) && finite32(v.y) && finite32(v.z) && finite32(v.w))) report(faults, kFaultNonFinite);
+  uint32_t word = 0;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) word |= (static_cast<uint32_t>(code[e]) & 255u) << 8 * e;
+  *reinterpret_cast<uint32_t*>(q + at) = word;
+  if (threadIdx.x % 4 == 0) sums[at / 16] = static_cast<int16_t>(sum);
+  if (threadIdx.x % 8 == 0) d[at / 32] = block_scale(amax);
 }
 
 }  // namespace
@@ -35,29 +61,30 @@ __global__ void norm_pieces(const int* live, const float* x, const float* weight
   strata::rms_norm(x, weight, *live * pieces, width, eps, out);
 }
 
-// x [+ y, which goes to `sum`] is normed to `out` (or null) and to the planes q, d, sums (or null; width a multiple of 32).
-__global__ void __launch_bounds__(kThreads) norm_row(const int* live, const float* x, const float* y, const float* weight, float* sum,
-                                                     float* out, int8_t* q, float* d, int16_t* sums, uint32_t* faults, int width,
-                                                     float eps) {
+// x [+ y, which goes to `sum`] is normed to `out` (or null) and to the planes q, d, sums (or null; width a multiple of 32). A thread
+// holds four neighbouring values; width is a multiple of four.
+__global__ void __launch_bounds__(1024) norm_row(const int* live, const float* x, const float* y, const float* weight, float* sum,
+                                                 float* out, int8_t* q, float* d, int16_t* sums, uint32_t* faults, int width,
+                                                 float eps) {
   STRATA_DYNAMIC_SHARED(shared);
   __shared__ float inverse;
   float* row = reinterpret_cast<float*>(shared);
-  float w[kAhead];
-#pragma unroll
-  for (int j = 0; j < kAhead; ++j) {
-    const int i = threadIdx.x + j * kThreads;
-    w[j] = i < width ? __ldg(weight + i) : 0.0f;
-  }
+  const int own = 4 * threadIdx.x, stride = 4 * blockDim.x;
+  float4 w = {0.0f, 0.0f, 0.0f, 0.0f};
+  if (own < width) w = __ldg(reinterpret_cast<const float4*>(weight + own));
   dependency_launch();
   dependency_wait();
   const int r = blockIdx.x;
   if (r >= *live) return;
   const size_t at = static_cast<size_t>(r) * width;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < width; i += kThreads) {
-    float v = x[at + i];
-    if (y != nullptr) sum[at + i] = v = v + y[at + i];
-    row[i] = v;
+  for (int i = own; i < width; i += stride) {
+    float4 v = *reinterpret_cast<const float4*>(x + at + i);
+    if (y != nullptr) {
+      const float4 other = *reinterpret_cast<const float4*>(y + at + i);
+      v = {v.x + other.x, v.y + other.y, v.z + other.z, v.w + other.w};
+      *reinterpret_cast<float4*>(sum + at + i) = v;
+    }
+    *reinterpret_cast<float4*>(row + i) = v;
   }
   __syncthreads();
   if (warp_id() == 0) {
@@ -66,20 +93,18 @@ __global__ void __launch_bounds__(kThreads) norm_row(const int* live, const floa
   }
   __syncthreads();
   const float scale = inverse;
-  auto finish = [&](int i, float factor) {
-    const float v = (row[i] * scale) * factor;
-    if (out != nullptr) out[at + i] = v;
-    if (q == nullptr) return;
-    if (!finite32(v)) report(faults, kFaultNonFinite);
-    const size_t b = (at + i) / 32;
-    quantize_block(v, q + b * 32, d + b, sums + 2 * b);
-  };
-#pragma unroll
-  for (int j = 0; j < kAhead; ++j) {
-    const int i = threadIdx.x + j * kThreads;
-    if (i < width) finish(i, w[j]);
+  for (int begin = 0; begin < width; begin += stride) {
+    const int i = begin + own;
+    const bool ok = i < width;
+    float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (ok) {
+      if (begin > 0) w = __ldg(reinterpret_cast<const float4*>(weight + i));
+      v = *reinterpret_cast<const float4*>(row + i);
+      v = {(v.x * scale) * w.x, (v.y * scale) * w.y, (v.z * scale) * w.z, (v.w * scale) * w.w};
+      if (out != nullptr) *reinterpret_cast<float4*>(out + at + i) = v;
+    }
+    if (q != nullptr) quantize_four(v, ok, at + i, q, d, sums, faults);
   }
-  for (int i = threadIdx.x + kAhead * kThreads; i < width; i += kThreads) finish(i, __ldg(weight + i));
 }
 
 }  // extern "C"

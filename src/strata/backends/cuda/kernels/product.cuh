@@ -51,13 +51,17 @@ __device__ __forceinline__ void stage_rows(const StagedRows& a, const int8_t* q,
   }
 }
 
-// One weight block times M activation blocks: y[m] takes one chain step. P: how a block is stored and decoded.
+// Integer sums of a weight block times an activation block, offsets taken off, and the sums of the activation's halves.
+struct BlockSums {
+  int sum0, sum1, low, high;
+};
+
+// One weight block times M activation blocks. P: how a block is stored and decoded.
 template <QuantType T, int M, class P = Packed<T>>
-__device__ __forceinline__ void block_times_rows(const typename P::Raw& raw, const uint32_t* table, const StagedRows& a, int b,
-                                                 int segment, float (&y)[M]) {
+__device__ __forceinline__ void block_sums(const typename P::Raw& raw, const uint32_t* table, const StagedRows& a, int b, int segment,
+                                           BlockSums (&sums)[M]) {
   uint32_t code[8];
   P::template decode<1>(raw, table, code);
-  const Scales w = P::scales(raw);
   const uint32_t* at = a.codes + b * 8 + kSegmentPad * segment;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
@@ -72,8 +76,20 @@ __device__ __forceinline__ void block_times_rows(const typename P::Raw& raw, con
       sum0 -= P::kOffset * low;
       sum1 -= P::kOffset * high;
     }
-    y[m] = block_step<T>(w, sum0, sum1, a.scales[m * a.blocks + b], low, high, y[m]);
+    sums[m] = {sum0, sum1, low, high};
   }
+}
+
+// The same, and y[m] takes one chain step.
+template <QuantType T, int M, class P = Packed<T>>
+__device__ __forceinline__ void block_times_rows(const typename P::Raw& raw, const uint32_t* table, const StagedRows& a, int b,
+                                                 int segment, float (&y)[M]) {
+  BlockSums sums[M];
+  block_sums<T, M, P>(raw, table, a, b, segment, sums);
+  const Scales w = P::scales(raw);
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+    y[m] = block_step<T>(w, sums[m].sum0, sums[m].sum1, a.scales[m * a.blocks + b], sums[m].low, sums[m].high, y[m]);
 }
 
 // This lane's chain over its segment of weight row `row`; the first `Ahead` blocks are loaded by `load_first`, which may come
@@ -131,13 +147,14 @@ template <QuantType T, int M, int Segs, int Ahead, int Length = 0, class P = Pac
 };
 
 // Adds each weight row's segments in order and hands (row of the warp's, activation row, total) to `store`. `scratch`
-// holds M * 32 floats of this warp, on a border of 16 bytes.
-template <int M, int Segs, typename Store>
+// holds M * 32 floats of this warp, on a border of 16 bytes. Shares: lanes of a segment, of which the last has its chain.
+template <int M, int Segs, int Shares = 1, typename Store>
 __device__ __forceinline__ void add_segments(const float (&y)[M], float* scratch, Store store) {
-  constexpr int rows = 32 / Segs;
+  constexpr int rows = 32 / Segs / Shares, held = 32 / Shares;
   __syncwarp();
 #pragma unroll
-  for (int m = 0; m < M; ++m) scratch[m * 32 + lane_id()] = y[m];
+  for (int m = 0; m < M; ++m)
+    if (lane_id() >= 32 - held) scratch[m * held + lane_id() - (32 - held)] = y[m];
   __syncwarp();
   for (int i = lane_id(); i < rows * M; i += 32) {
     float total = 0.0f;

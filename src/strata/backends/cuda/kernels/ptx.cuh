@@ -123,5 +123,16 @@ __device__ __forceinline__ void copies_wait() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
+// In groups: a thread's copies since its last group; waiting leaves the newest `Left` groups on their way.
+__device__ __forceinline__ void copies_group() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int Left> __device__ __forceinline__ void copies_wait_for_groups() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
+#endif
+}
 
 }  // namespace strata

@@ -49,7 +49,7 @@ extern "C" __global__ void rope_store(const int* live, const int* positions, con
   dependency_wait();
   const int each = heads + 2 * kv_heads, unit = blockIdx.x * (blockDim.x / 32) + warp_id(), row = unit / each;
   if (row >= *live) return;
-  const int part = unit % each, position = positions[row];
+  const int part = unit % each, position = positions[row], sequence = sequences[row];
   const Rope rope = {table, rotary, style, max_positions};
   if (position < 0 || position >= max_positions) {
     report(faults, kFaultRange);
@@ -65,7 +65,7 @@ extern "C" __global__ void rope_store(const int* live, const int* positions, con
   const bool value = part >= heads + kv_heads;
   const int head = part - heads - (value ? kv_heads : 0);
   const size_t at = (static_cast<size_t>(row) * kv_heads + head) * dim;
-  const int page = page_id(page_table, pages_per_seq, num_pages, sequences[row], position / kPageCells);
+  const int page = page_id(page_table, pages_per_seq, num_pages, sequence, position / kPageCells);
   take((value ? v : k) + at, value ? nullptr : k_weight, dim, k_eps, x);
   if (!value) {
     rope.turn(x, position);

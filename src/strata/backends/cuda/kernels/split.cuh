@@ -174,11 +174,7 @@ template <int Kv, int H, int D> struct Split {
       float x[kSets];
 #pragma unroll
       for (int i = 0; i < kSets; ++i) x[i] = s.lanes[i][u / D][u % D];
-#pragma unroll
-      for (int half = kSets / 2; half > 0; half /= 2)
-#pragma unroll
-        for (int i = 0; i < half; ++i) x[i] = x[i] + x[i + half];
-      store(u / D, u % D, x[0]);
+      store(u / D, u % D, array_tree_sum(x));
     }
   }
 
