@@ -15,8 +15,8 @@ _ROWS = (1, 2, 4, 8)
 STAGED = True  # whether weights of products come through shared memory where their format knows how
 FLOAT_AHEAD = 20  # values of a float row that a lane has on their way
 FLOAT_STAGED = True  # whether launches of few thread blocks take whole float rows through shared memory
-# Formats that can (staged_weights.cuh): bytes a block of 32, planes with padding.
-_STAGED_PLANES = {"Q6_K": (26.25, 2), "IQ3_XXS": (12.25, 1), "Q2_0": (9.0, 1)}
+# Formats that can (staged_weights.cuh): bytes a block of 32; planes with padding where segments are even, and always.
+_STAGED_PLANES = {"Q6_K": (26.25, 2, 0), "IQ3_XXS": (12.25, 1, 0), "Q2_0": (9.0, 1, 0), "Q8_0": (34.0, 0, 1)}
 _FLOAT_AHEAD_OF_MORE = 8
 _NO_BLOCKS = "ROWS", "SEGMENTS", "AHEAD", "LENGTH"  # macros of launches without a quantised matrix
 PAD_BYTES = 16  # kSegmentPad of product.cuh, a segment
@@ -38,8 +38,11 @@ def staged_weight_bytes(fmt: Format, k: int) -> int:
     cells = k // 32 * (32 // segments)
     if not STAGED or length <= 0 or cells % 16 or k % fmt.block_values:
         return 0
-    planes, padded = _STAGED_PLANES.get(fmt.name, (0.0, 0))
-    return -(-int(cells * planes + (32 * 16 * padded if length % 2 == 0 else 0)) // 16) * 16
+    if fmt.name not in _STAGED_PLANES:
+        return 0
+    nbytes, even, always = _STAGED_PLANES[fmt.name]
+    padding = 32 * PAD_BYTES * (always + (even if length % 2 == 0 else 0))
+    return -(-int(cells * nbytes + padding) // 16) * 16
 
 
 def rows_at_once(bucket: int) -> int:

@@ -51,6 +51,27 @@ template <int Segs, int Length> struct StagedWeights<QuantType::Q6_K, Segs, Leng
   }
 };
 
+// Its codes have padding after every segment, even or not.
+template <int Segs, int Length> struct StagedWeights<QuantType::Q8_0, Segs, Length> : StagedShape<Segs, Length> {
+  using S = StagedShape<Segs, Length>;
+  static constexpr int kD = 32 * S::kCells + 32 * 16, kBytes = kD + 2 * S::kCells;
+  uint8_t* at;
+  __device__ __forceinline__ StagedWeights(uint8_t* room) : at(room) {}
+
+  __device__ __forceinline__ void copy(const uint8_t* w, int n, int first) const {
+    const size_t cells = static_cast<size_t>(n) * S::kBlocks, begin = static_cast<size_t>(first) * S::kBlocks;
+    const uint8_t* codes = w + begin * 32;
+#pragma unroll
+    for (int i = lane_id(); i < 2 * S::kCells; i += 32) copy_async<16>(at + 16 * (i + i / (2 * Length)), codes + 16 * i);
+    S::template copy<2 * S::kCells, 16>(at + kD, w + cells * 32 + begin * 2);
+  }
+  __device__ __forceinline__ Packed<QuantType::Q8_0>::Raw block(int j) const {
+    const int b = lane_id() * Length + j;
+    const uint4* codes = reinterpret_cast<const uint4*>(at + 32 * b + 16 * lane_id());
+    return {codes[0], codes[1], *reinterpret_cast<const uint16_t*>(at + kD + 2 * b)};
+  }
+};
+
 template <int Segs, int Length> struct StagedWeights<QuantType::IQ3_XXS, Segs, Length> : StagedShape<Segs, Length> {
   using S = StagedShape<Segs, Length>;
   static constexpr int kSigns = S::kRoom8, kD = kSigns + 4 * S::kCells, kBytes = (kD + S::kCells / 4 + 15) / 16 * 16;
