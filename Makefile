@@ -1,6 +1,7 @@
 # make demo    a real model answers (PROMPT='...')          make lint    ruff and mypy
 #              MODEL=mini: the small one of this repository, which needs no network
 # make test    lint, then every test                        make bench   prompt and generation speed
+# make kernels-all   every GPU kernel for every architecture, without a GPU
 # make build   only install into .venv                      make clean   remove what these made
 #
 # Each step leaves a stamp in .venv and is done again only when something it depends on has changed.
@@ -25,7 +26,7 @@ NATIVE := pyproject.toml CMakeLists.txt $(shell find native -type f)
 # has changed is compiled.
 ISOLATION = $(if $(wildcard .venv/.dev),--no-build-isolation)
 
-.PHONY: demo test lint bench build clean
+.PHONY: kernels-all demo test lint bench build clean
 
 demo: build $(FILE)
 	@printf '> %s\n' "$(PROMPT)"
@@ -64,6 +65,9 @@ build: .venv/.built
 $(FETCHED): scripts/fetch_model.py | build
 	$(BIN)/python scripts/fetch_model.py
 	@touch $@
+
+kernels-all: .venv/.dev
+	PYTHONPATH=tests/emulate $(BIN)/python scripts/compile_kernels.py
 
 clean:
 	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -56,7 +56,8 @@ def test_every_setting_refuses_what_is_outside(option):
 def row(o):
     flags = "`, `".join((o.flag, *o.aliases))
     limits = f" ({o.limits})" if o.limits else ""
-    return f"| `{flags}` | `{o.toml}` | `{o.env}` | {o.default_text} | {o.help}{limits} |"
+    variable = f"`{o.env}`" if o.env else "none"
+    return f"| `{flags}` | `{o.toml}` | {variable} | {o.default_text} | {o.help}{limits} |"
 
 
 def test_the_page_on_commands_lists_every_setting():

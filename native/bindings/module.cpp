@@ -9,4 +9,8 @@ NB_MODULE(_native, m) {
   bind_hardware(m);
   bind_quants(m);
   bind_text(m);
+  bind_tiers(m);
+  bind_tiers_ngram(m);
+  bind_tiers_sim(m);
+  bind_tiers_policy(m);
 }

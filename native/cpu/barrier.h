@@ -38,7 +38,8 @@ class Barrier {
     const uint32_t phase = phase_.load(std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < threads_) return wait_change(phase_, phase, 256, 64);
     arrived_.store(0, std::memory_order_relaxed);
-    phase_.store(phase + 1, std::memory_order_release);
+    // Not release: libstdc++'s notify reads its count of sleepers without a fence, and a plain store may pass that read.
+    phase_.store(phase + 1, std::memory_order_seq_cst);
     phase_.notify_all();
   }
 

@@ -16,6 +16,7 @@ enum Fault : uint32_t {
   kFaultNoToken = 4,    // a token mask that leaves nothing to sample
   kFaultMemory = 8,     // a thread could not get scratch memory
 };
+constexpr int kTierFaultShift = 4;  // the faults of strata/tiers.h come after these
 
 // Addresses, sizes and constants, in the order that the kernel's file documents.
 struct Op {

@@ -48,6 +48,15 @@ void Program::add(const std::string& kind, const std::vector<uint64_t>& ptrs, co
   ops_.push_back(op);
 }
 
+void Program::add_object(Kernel run, void* object) {
+  const std::lock_guard<std::mutex> lock(running_);
+  Op op{};
+  op.run = run;
+  op.faults = &faults_;
+  op.ptr[0] = reinterpret_cast<uint64_t>(object);
+  ops_.push_back(op);
+}
+
 uint32_t Program::run(int64_t begin, int64_t end) {
   const std::lock_guard<std::mutex> lock(running_);
   if (begin < 0 || begin > end || end > size())

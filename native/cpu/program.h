@@ -20,6 +20,9 @@ class Program {
   void add(const std::string& kind, const std::vector<uint64_t>& ptrs, const std::vector<int64_t>& dims,
            const std::vector<float>& scalars);
 
+  // Appends a record of a tier: `run` with the address of its object. The caller keeps the object alive.
+  void add_object(Kernel run, void* object);
+
   // Runs records [begin, end) with a barrier after each; returns the fault bits set. std::out_of_range on a bad range.
   uint32_t run(int64_t begin, int64_t end);
 

@@ -7,11 +7,13 @@ import time
 
 from gpu_check.common import Decoder, Report, gpu_state, load_gpu, say, synth
 
-MINUTES = 2.0
+MINUTES = float(os.environ.get("STRATA_CHECK_MINUTES", "2"))
+TOOLS = os.environ.get("STRATA_CHECK_TOOLS", "memcheck,racecheck").split(",")
+TOOL_SECONDS = float(os.environ.get("STRATA_CHECK_TOOL_SECONDS", "150"))
 
 
 def run(report: Report) -> None:
-    for tool in ("memcheck", "racecheck"):
+    for tool in TOOLS:
         report[tool] = _sanitize(tool)
         say(f"{tool}: {report[tool]['end']}")
     loaded = load_gpu(synth("dense-Q4_K.gguf", "dense", "--type", "Q4_K"), kv="int8", max_model_len=32768)
@@ -39,7 +41,7 @@ def _sanitize(tool: str) -> dict[str, object]:
     command += ["-p", "no:cacheprovider", "tests/cuda/test_models.py", "-k", "quantised"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=150, env=os.environ
+            command, capture_output=True, text=True, check=False, timeout=TOOL_SECONDS, env=os.environ
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"rc": None, "end": str(error)[-600:]}

@@ -25,6 +25,8 @@ class Program:
     def __init__(self, pool: ThreadPool) -> None: ...
     def add(self, kind: str, ptrs: list[int], dims: list[int], scalars: list[float]) -> None:
         """Appends a record for the active instruction set; ValueError on an unknown kind or a wrong count."""
+    def add_tier(self, record: DiskExperts | DeviceExperts | LookaheadStep | NgramPost | NgramTake) -> None:
+        """Appends a tier's record and keeps it alive."""
     def run(self, begin: int, end: int) -> int:
         """Runs records [begin, end) without the GIL; returns fault bits. IndexError on a bad range."""
     def __len__(self) -> int: ...
@@ -50,6 +52,177 @@ def apply(name: str, source: int, out: int, n: int) -> None:
 
 def fmaf(a: int, b: int, c: int, out: int, n: int) -> None:
     """C's fmaf over n float32 values of each array."""
+
+# bindings/tiers.cpp
+class TierCounters:
+    def read(self) -> list[int]:
+        """All counters, in the order of `Counter` in strata/tiers.h."""
+
+class ExpertStore:
+    """Experts in RAM and on disk. A layer: its planes as (file, offset, stride, bytes), their address tables, experts.
+
+    ValueError when `budget` is too small, MemoryError when memory is refused, OSError when a file cannot be opened.
+    """
+    def __init__(
+        self,
+        layers: list[tuple[list[tuple[int, int, int, int]], list[int], int]],
+        paths: list[str],
+        budget: int,
+        lock: bool,
+        threads: int,
+        depth: int,
+        counters: TierCounters,
+    ) -> None: ...
+    def fill(self) -> int:
+        """Begins to read experts into every free slot; returns how many."""
+    @property
+    def filled(self) -> int: ...
+    @property
+    def fill_error(self) -> int:
+        """errno of the first read that failed, -1 for a file that ends too soon, else 0."""
+    def failure(self) -> str:
+        """What the last failed read was, once; empty when none failed."""
+    def holds(self, layer: int, expert: int) -> bool: ...
+    def prefetch(self, layer: int, experts: list[int]) -> None: ...
+    def inject(self, fault: int, after: int) -> None:
+        """Tests: 0 none, 1 short, 2 error, 3 truncated, 4 hanging, from the `after`-th read on."""
+    @property
+    def slots(self) -> int: ...
+    @property
+    def experts(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def locked(self) -> int: ...
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def method(self) -> str:
+        """io_uring or threads."""
+    @property
+    def direct(self) -> bool: ...
+
+def limit_tier_memory(nbytes: int, locked: int) -> None:
+    """Tests: larger reservations are refused, and page-locking stops at `locked` bytes."""
+
+Recorded = tuple[str, list[int], list[int]]  # kernel, pointers, dims
+
+class Guesses:
+    def __init__(self, layers: int, counters: TierCounters) -> None: ...
+
+class DiskExperts:
+    def __init__(
+        self,
+        pool: ThreadPool,
+        store: ExpertStore,
+        guesses: Guesses,
+        layer: int,
+        gate_up: Recorded,
+        down: Recorded,
+        limit_ns: int,
+    ) -> None: ...
+
+class LookaheadStep:
+    def __init__(
+        self,
+        pool: ThreadPool,
+        store: ExpertStore,
+        guesses: Guesses,
+        product: Recorded,
+        layer: int,
+        experts: int,
+        k: int,
+        max_rows: int,
+    ) -> None: ...
+
+# bindings/tiers_ngram.cpp
+class NgramBox:
+    """A program's mailbox; lives with its store."""
+
+class NgramStore:
+    """Rows of a table by id (native/tiers/ngram_store.h); mode 0 RAM, 1 map, 2 direct. OSError, MemoryError."""
+    def __init__(
+        self,
+        path: str,
+        offset: int,
+        rows: int,
+        row_bytes: int,
+        mode: int,
+        cache_rows: int,
+        threads: int,
+        limit_ns: int,
+        counters: TierCounters,
+    ) -> None: ...
+    def add_box(self, capacity: int) -> NgramBox: ...
+    def gather(self, box: NgramBox, ids: list[int], out: int) -> bool:
+        """Rows of `ids` to the address `out`; False when they cannot be read."""
+    def failure(self) -> str: ...
+    def inject(self, fault: int, after: int) -> None:
+        """Tests: as of ExpertStore, without hanging."""
+    @property
+    def method(self) -> str: ...
+    @property
+    def direct(self) -> bool: ...
+
+class NgramPost:
+    def __init__(self, store: NgramStore, box: NgramBox, live: int, ids: int, heads: int) -> None: ...
+
+class NgramTake:
+    def __init__(self, store: NgramStore, box: NgramBox, record: Recorded) -> None: ...
+
+# bindings/tiers_sim.cpp
+class SimDevice:
+    """A pretended GPU (native/tiers/sim_device.h). MemoryError when its arenas are refused."""
+    def __init__(
+        self,
+        store: ExpertStore,
+        slots: list[int],
+        staging: int,
+        link_rate: float,
+        cpu_share: float,
+        workers: int,
+        exclusive: bool,
+        limit_ns: int,
+        rows: int,
+        k: int,
+        hidden: int,
+        inner: int,
+        experts: int,
+    ) -> None: ...
+    def run(self, program: Program, begin: int, end: int) -> int:
+        """One replay on the device's thread; returns fault bits."""
+    def promote(self, layer: int, expert: int, slot: int) -> bool: ...
+    def retire(self, layer: int, expert: int) -> bool: ...
+    def slot_of(self, layer: int, expert: int) -> int: ...
+    def slots(self) -> list[tuple[int, int, int, int]]:
+        """Bytes, state (free, arriving, resident, leaving), layer and expert of each slot."""
+    @property
+    def moving(self) -> int:
+        """Slots whose bytes are on their way."""
+    def set_costs(self, costs: list[float]) -> None:
+        """Nanoseconds: link, CPU, CPU a row, RAM, each a byte; a post."""
+    def split_report(self) -> tuple[int, int, int, float, float]:
+        """Split, copying and guarded steps; nanoseconds a missed byte, split and copied."""
+    def inject_worker(self, fault: int, after: int) -> None:
+        """Tests: 0 none, 1 stall, 2 die, at the `after`-th unit from now on."""
+    def inject_link(self, fault: int) -> None:
+        """Tests: 0 none, 1 stall."""
+    @property
+    def workers(self) -> int: ...
+
+class DeviceExperts:
+    def __init__(
+        self,
+        pool: ThreadPool,
+        device: SimDevice,
+        guesses: Guesses,
+        layer: int,
+        gate_up: Recorded,
+        down: Recorded,
+    ) -> None: ...
+
+def split_misses(misses: int, nbytes: int, rows: float, costs: list[float]) -> int:
+    """How many of equal misses to copy (tiers.h)."""
 
 # bindings/text.cpp
 class BytePairs:
@@ -82,3 +255,25 @@ class SentencePiece:
     ) -> None: ...
     def encode(self, text: str, /) -> list[int]:
         """Ids of text whose spaces are written U+2581. Without the GIL."""
+
+class Policy:
+    """The residency policy's thread beside a device (native/tiers/policy.h)."""
+    def __init__(self, device: SimDevice, link_rate: float, gain: float) -> None: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def state(self) -> tuple[list[int], list[float], list[float], list[float]]:
+        """Ages (-1: never used) and counts by expert; uses and sightings by cell."""
+    def restore(self, state: tuple[list[int], list[float], list[float], list[float]], most: int) -> list[int]:
+        """ValueError for another model's; experts of the best scores, best first. Before `start`."""
+    @property
+    def steps(self) -> int: ...
+    @property
+    def lost(self) -> int: ...
+    @property
+    def skipped(self) -> int: ...
+
+class PolicyReplay:
+    """A routing trace against the policy (native/tiers/replay.h); `quota`: bytes a step may move, 0: any."""
+    def __init__(self, nbytes: list[int], slots: list[int], quota: int, gain: float) -> None: ...
+    def step(self, used: list[int]) -> tuple[int, int, int, int]:
+        """Hits, their bytes, experts moved, their bytes."""

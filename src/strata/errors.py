@@ -25,6 +25,10 @@ class ContextLengthError(StrataError):
     """More tokens than the model or the plan can hold; says how many and the limit."""
 
 
+class MemoryLimitError(StrataError):
+    """Memory that the machine or an option does not grant; says what is needed, what there is, what to change."""
+
+
 class BusyError(StrataError):
     """A limit on how much is served at once was met; says which, and the same request may be sent again later."""
 

@@ -24,6 +24,7 @@ from strata.ops import (
     select_blocks,
     sparse_attention,
 )
+from strata.ops.buffers import NUMPY_DTYPES
 from strata.ops.kv_store import quantize_cells
 
 HEADS, KV_HEADS, DIM, INDEX_DIM, RATIO = 6, 2, 64, 40, 4
@@ -41,11 +42,13 @@ def setup(positions, sequences, kv="f32"):
             value = g.integers(0, MAX_LEN, buffer.shape)
         elif buffer.dtype == "i8":
             value = g.integers(-127, 128, buffer.shape)
+        elif buffer.dtype == "u8":
+            value = g.integers(0, 256, buffer.shape)
         else:
             value = g.standard_normal(buffer.shape) * (0.02 if "scales" in buffer.name else 1)
         case.set(
             buffer,
-            value.astype({"i32": np.int32, "i8": np.int8, "f16": np.float16}.get(buffer.dtype, np.float32)),
+            value.astype(NUMPY_DTYPES[buffer.dtype]),
         )
     case.set(case.steps.page_table, g.permutation(PAGES)[:32].reshape(2, 16).astype(np.int32))
     case.set(case.steps.positions, np.array(positions, np.int32))
@@ -143,7 +146,7 @@ def equal_score_attention(backend):
     return case.run(backend, out_of(case, y))
 
 
-@pytest.mark.parametrize("kv", ["f32", "f16", "int8"])
+@pytest.mark.parametrize("kv", ["f32", "f16", "int8", "k8v4", "q4"])
 def test_everything_selected_is_dense_attention(kv):
     def run(dense, budget=256):
         case, pool = setup((0, 3, 254, 255, 256, 700), (0, 0, 1, 1, 1, 0), kv)
@@ -160,7 +163,7 @@ def test_everything_selected_is_dense_attention(kv):
     assert not same_bits(run(True), run(False, budget=170))
 
 
-@pytest.mark.parametrize("kv", ["f16", "int8"])
+@pytest.mark.parametrize("kv", ["f16", "int8", "k8v4", "q4"])
 def test_stored_keys_and_values(kv):
     def make():
         case, pool = setup((0, 63, 64, 5), (0, 0, 0, 1), kv)

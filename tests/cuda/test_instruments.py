@@ -6,6 +6,8 @@ from emulated_driver import EmulatedDriver
 from tiny import write_tiny_llama
 
 from strata.backends.cuda import CudaBackend
+from strata.backends.cuda.driver import DeviceProperties
+from strata.backends.cuda.summary import kernels, paths_off
 from strata.bench.probe import WARM_UP_ROUNDS, Probe
 from strata.bench.sustained import describe
 from strata.cli import decode_speed
@@ -56,3 +58,15 @@ def test_throttle_reasons():
         "power cap, thermal (software)"
     )
     assert describe("90 W, 1980 MHz, 3201 MHz, 40, 0x0000000000000001").endswith("not throttled")
+
+
+def test_what_a_model_runs_on(model):
+    runner = load_model(model, OPTIONS, None, CudaBackend(EmulatedDriver(), 1 << 20)).runner
+    lowered = runner.programs.of("step", 1)
+    lines = kernels(lowered.replay.launches)
+    assert sum(int(line.split(" x ")[0]) for line in lines) == len(lowered.replay.launches)
+    assert any("norm_row" in line for line in lines)
+    new = DeviceProperties("new", "sm_90", 1, 1, 1, 1)
+    assert paths_off(lowered.program.ops, new) == []
+    old = paths_off(lowered.program.ops, DeviceProperties("old", "sm_75", 1, 1, 1, 1))
+    assert [line.split(":")[0] for line in old] == ["dependent launch", "asynchronous copies"]

@@ -86,6 +86,9 @@ class Poisoned:
         if self._token in at[s.tokens][: at[s.num_rows][0]]:
             raise FaultError("planted")
 
+    def submit(self, *part):
+        self.run(*part)
+
 
 def poison(engine, token):
     programs, runner = engine._runner.programs, engine._runner

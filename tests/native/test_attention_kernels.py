@@ -96,8 +96,8 @@ class Case:
             NO_SCALES,
             NO_SCALES,
         ]
-        kv_type = int(pool.dtype is np.float16)
-        dims = [self.heads, pool.kv_heads, pool.dim, pool.pages, kv_type, self.window, pool.num_pages]
+        kv_types = [int(pool.dtype is np.float16)] * 2
+        dims = [self.heads, pool.kv_heads, pool.dim, pool.pages, *kv_types, self.window, pool.num_pages]
         [out] = run_everywhere("attention", arrays, dims, [self.scale], outputs=(7,), fault=fault)
         return out
 
@@ -192,7 +192,8 @@ def store(
 ) -> list[Array]:
     sequences, positions = (np.array([r[i] for r in rows], np.int32) for i in (0, 1))
     arrays = [count(live), positions, sequences, pool.table, k, v, pool.k, pool.v, NO_SCALES, NO_SCALES]
-    dims = [pool.kv_heads, pool.dim, pool.pages, int(pool.dtype is np.float16), pool.num_pages]
+    kv_types = [int(pool.dtype is np.float16)] * 2
+    dims = [pool.kv_heads, pool.dim, pool.pages, *kv_types, pool.num_pages]
     return run_everywhere("kv_store", arrays, dims, outputs=(6, 7), fault=fault)
 
 

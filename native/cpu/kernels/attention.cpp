@@ -1,8 +1,8 @@
 // attention: causal, grouped query heads, paged KV, step form (contract.h). Scores live for one split of 256 cells;
 // each split leaves its maximum, sum and value sums, which join in ascending order at the end.
 // ptr: num_rows, positions int32, sequences int32, page_table int32 [seqs, pages_per_seq], q float [rows, heads,
-// head_dim], k_pool, v_pool, out float [rows, heads, head_dim], k_scales, v_scales (0 unless the pools are int8).
-// dim: heads, kv_heads, head_dim (at most 512), pages_per_seq, kv_type, window (0: none), num_pages; scalar: scale.
+// head_dim], k_pool, v_pool, out float [rows, heads, head_dim], k_scales, v_scales (0 unless quantised).
+// dim: heads, kv_heads, head_dim (at most 512), pages_per_seq, k_type, v_type, window (0: none), num_pages; scalar: scale.
 #include "cpu/kernels/kv.h"
 #include "cpu/kernels/softmax.h"
 #include "cpu/kernels/split_buffer.h"
@@ -40,7 +40,7 @@ struct Scratch {
 
 struct Attention {
   const Op& op;
-  const int64_t heads = op.dim[0], kv_heads = op.dim[1], head_dim = op.dim[2], kv_type = op.dim[4], window = op.dim[5];
+  const int64_t heads = op.dim[0], kv_heads = op.dim[1], head_dim = op.dim[2], k_type = op.dim[4], window = op.dim[6];
   const int32_t *positions = op.at<const int32_t>(1), *sequences = op.at<const int32_t>(2);
 
   int64_t first_cell(int64_t row) const {
@@ -59,7 +59,7 @@ struct Attention {
   }
 
   // Copies as floats `width` values from d on of `cells` cells of a page to rows of `stride`.
-  void load(uint64_t pool, uint64_t scales, int64_t page, const Tile& tile, int64_t d, int64_t width, int64_t cells,
+  void load(int64_t kv_type, uint64_t pool, uint64_t scales, int64_t page, const Tile& tile, int64_t d, int64_t width, int64_t cells,
             float* to, int64_t stride) const {
     const int64_t at = page_offset(page, kv_heads, tile.kv_head, head_dim) + d;
     for (int64_t c = 0; c < cells; ++c)
@@ -72,8 +72,8 @@ struct Attention {
 
   // Keys of a page as floats [64, head_dim]: the pool itself, or a copy.
   const float* page_keys(const Tile& tile, int64_t page, Scratch& s) const {
-    if (kv_type == kKvF32) return op.at<const float>(5) + page_offset(page, kv_heads, tile.kv_head, head_dim);
-    load(op.ptr[5], op.ptr[8], page, tile, 0, head_dim, kPageCells, s.keys, head_dim);
+    if (k_type == kKvF32) return op.at<const float>(5) + page_offset(page, kv_heads, tile.kv_head, head_dim);
+    load(k_type, op.ptr[5], op.ptr[8], page, tile, 0, head_dim, kPageCells, s.keys, head_dim);
     return s.keys;
   }
 
@@ -99,7 +99,7 @@ struct Attention {
     for (int64_t d = 0; d < head_dim; d += kRowValues) {
       const int64_t width = head_dim - d < kRowValues ? head_dim - d : kRowValues;
       for (int64_t p = cells.begin / kPageCells, c; (c = p * kPageCells) < cells.end; ++p)
-        load(op.ptr[6], op.ptr[9], s.pages[p], tile, d, width, cells.end - c < kPageCells ? cells.end - c : kPageCells,
+        load(op.dim[5], op.ptr[6], op.ptr[9], s.pages[p], tile, d, width, cells.end - c < kPageCells ? cells.end - c : kPageCells,
              s.values + c * kRowValues, kRowValues);
       for (int64_t unit = 0; unit < tile.rows * tile.heads; unit += tile.heads) {
         const Cells seen = visible(tile.row + unit / tile.heads, 1, cell);
@@ -118,7 +118,7 @@ struct Attention {
     const int64_t cell = (first_split(tile.row) + split) * kAttentionSplit;
     const Cells cells = visible(tile.row, tile.rows, cell);
     for (int64_t p = cells.begin / kPageCells; p * kPageCells < cells.end; ++p) {
-      s.pages[p] = page_id(op.at<const int32_t>(3), op.dim[3], op.dim[6], sequences[tile.row], cell / kPageCells + p);
+      s.pages[p] = page_id(op.at<const int32_t>(3), op.dim[3], op.dim[7], sequences[tile.row], cell / kPageCells + p);
       if (s.pages[p] < 0) return false;
       score_page(tile, p, s);
     }

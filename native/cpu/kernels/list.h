@@ -15,8 +15,9 @@
   X(scale, 3, 1, 1)             \
   X(gather_rows, 4, 1, 0)       \
   X(rope, 5, 5, 0)              \
-  X(kv_store, 10, 5, 0)         \
-  X(attention, 10, 7, 1)        \
+  X(hadamard, 3, 2, 1)          \
+  X(kv_store, 10, 6, 0)         \
+  X(attention, 10, 8, 1)        \
   X(publish, 5, 2, 0)           \
   X(sample, 10, 1, 0)           \
   X(router, 4, 3, 0)            \
@@ -44,7 +45,8 @@
   X(block_scores, 7, 7, 0)      \
   X(select_blocks, 4, 3, 0)     \
   X(rank_blocks, 7, 7, 0)       \
-  X(sparse_attention, 11, 8, 1) \
+  X(kv_fetch, 16, 9, 1)         \
+  X(sparse_attention, 16, 9, 1) \
   X(ngram_rows, 11, 5, 0)       \
   X(table_rows, 4, 4, 0)        \
   X(ngram_gate, 5, 2, 1)        \

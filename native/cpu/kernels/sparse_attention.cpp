@@ -1,8 +1,10 @@
 // sparse_attention: attention over selected blocks in ascending order and the cells after the last complete block. A
 // row's cells are a list; splits of 256 are by index in it (contract.h).
 // ptr: num_rows, positions int32, sequences int32, page_table int32, q [rows, heads, head_dim], selected int32 [rows,
-// budget], k_pool, v_pool, k_scales, v_scales (0 unless the pools are int8), out [rows, heads, head_dim].
-// dim: heads, kv_heads, head_dim (at most 512), pages_per_seq, kv_type, num_pages, ratio, budget; scalar: scale.
+// budget], k_pool, v_pool, k_scales, v_scales (0 unless quantised), out [rows, heads, head_dim]; then, where groups of
+// cells may be resident apart, k_slots, v_slots, k_slot_scales, v_slot_scales [slots, kv_heads, ratio, head_dim] and table
+// int32 [pages, 64 / ratio] of slot + 1, else 0.
+// dim: heads, kv_heads, head_dim (at most 512), pages_per_seq, k_type, v_type, num_pages, ratio, budget; scalar: scale.
 #include "cpu/kernels/kv.h"
 #include "cpu/kernels/softmax.h"
 #include "cpu/kernels/split_buffer.h"
@@ -16,7 +18,7 @@ struct SparseScratch {
   alignas(64) float keys[kRowValues * kMaxHeadDim];
   alignas(64) float transposed[kMaxHeadDim * kRowValues];
   alignas(64) float values[kAttentionSplit * kRowValues];
-  int64_t cells[kAttentionSplit];  // first value of each cell of the split in the pools
+  int64_t cells[kAttentionSplit];  // first value of each cell of the split in the pools; ~ that in the slots
 };
 
 static thread_local SplitBuffer sparse_buffer;
@@ -24,11 +26,11 @@ static thread_local SparseScratch sparse_scratch;
 
 struct SparseAttention {
   const Op& op;
-  const int64_t heads = op.dim[0], kv_heads = op.dim[1], head_dim = op.dim[2], kv_type = op.dim[4], ratio = op.dim[6];
+  const int64_t heads = op.dim[0], kv_heads = op.dim[1], head_dim = op.dim[2], ratio = op.dim[7];
 
   int64_t selected_cells(int64_t row) const {
     const int64_t blocks = (op.at<const int32_t>(1)[row] + int64_t{1}) / ratio;
-    return (blocks < op.dim[7] ? blocks : op.dim[7]) * ratio;
+    return (blocks < op.dim[8] ? blocks : op.dim[8]) * ratio;
   }
   int64_t total_cells(int64_t row) const {
     return selected_cells(row) + (op.at<const int32_t>(1)[row] + int64_t{1}) % ratio;
@@ -36,7 +38,7 @@ struct SparseAttention {
   // Position of entry i of the row's list of cells.
   int64_t cell(int64_t row, int64_t i) const {
     const int64_t kept = selected_cells(row);
-    if (i < kept) return op.at<const int32_t>(5)[row * op.dim[7] + i / ratio] * ratio + i % ratio;
+    if (i < kept) return op.at<const int32_t>(5)[row * op.dim[8] + i / ratio] * ratio + i % ratio;
     return (op.at<const int32_t>(1)[row] + int64_t{1}) / ratio * ratio + (i - kept);
   }
 
@@ -44,18 +46,27 @@ struct SparseAttention {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t c = cell(row, first + i);
       const int64_t page =
-          c < 0 ? -1 : page_id(op.at<const int32_t>(3), op.dim[3], op.dim[5], op.at<const int32_t>(2)[row], c / kPageCells);
+          c < 0 ? -1 : page_id(op.at<const int32_t>(3), op.dim[3], op.dim[6], op.at<const int32_t>(2)[row], c / kPageCells);
       if (page < 0) return false;
       s.cells[i] = page_offset(page, kv_heads, kv_head, head_dim) + c % kPageCells * head_dim;
+      if (op.ptr[15] == 0) continue;
+      const int64_t slot = op.at<const int32_t>(15)[page * (kPageCells / ratio) + c % kPageCells / ratio] - int64_t{1};
+      if (slot >= 0) s.cells[i] = ~(((slot * kv_heads + kv_head) * ratio + c % ratio) * head_dim);
     }
     return true;
+  }
+
+  // `n` values from d on of a cell, of keys (plane 0) or values (1).
+  void load(int plane, int64_t cell, int64_t d, int64_t n, float* to) const {
+    const bool slot = cell < 0;
+    load_values(op.dim[4 + plane], op.ptr[(slot ? 11 : 6) + plane], op.ptr[(slot ? 13 : 8) + plane],
+                (slot ? ~cell : cell) + d, n, head_dim, to);
   }
 
   // Scores of cells [first, first + 64) of the split; those after its last are of the last cell, and not used.
   void score(int64_t row, int64_t head, int64_t count, int64_t first, int64_t cells, SparseScratch& s) const {
     for (int64_t c = 0; c < kRowValues; ++c)
-      load_values(kv_type, op.ptr[6], op.ptr[8], s.cells[first + c < cells ? first + c : cells - 1], head_dim, head_dim,
-                  s.keys + c * head_dim);
+      load(0, s.cells[first + c < cells ? first + c : cells - 1], 0, head_dim, s.keys + c * head_dim);
     if (count >= kManyHeads)
       for (int64_t c = 0; c < kRowValues; ++c)
         for (int64_t i = 0; i < head_dim; ++i) s.transposed[i * kRowValues + c] = s.keys[c * head_dim + i];
@@ -78,7 +89,7 @@ struct SparseAttention {
     for (int64_t d = 0; d < head_dim; d += kRowValues) {
       const int64_t width = head_dim - d < kRowValues ? head_dim - d : kRowValues;
       for (int64_t c = 0; c < cells; ++c)
-        load_values(kv_type, op.ptr[7], op.ptr[9], s.cells[c] + d, width, head_dim, s.values + c * kRowValues);
+        load(1, s.cells[c], d, width, s.values + c * kRowValues);
       for (int64_t h = 0; h < count; ++h) {
         alignas(64) float out[kRowValues];
         lanes_of_rows(s.scores[h], s.values, 0, cells, out);

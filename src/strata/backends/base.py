@@ -12,6 +12,7 @@ from strata.ops.sample import FAULT_NO_TOKEN, FAULT_NON_FINITE, FAULT_RANGE
 from strata.ops.step import Form
 
 FAULT_MEMORY = 8  # of native/cpu/op.h, as the bits that sampling's reference knows too
+FAULT_WAIT, FAULT_READ, FAULT_ENTRY = 16, 32, 64  # of native/include/strata/tiers.h
 
 
 # Scratch memory of programs that never run between each other's parts: a chunk may stand still while steps run.
@@ -67,8 +68,8 @@ class Backend(Protocol):
         """A host view of an input, state or output buffer."""
 
 
-def raise_fault(bits: int, program: Program) -> None:
-    """Names the fault bits a replay returned."""
+def raise_fault(bits: int, program: Program, detail: str = "") -> None:
+    """Names the fault bits a replay returned; `detail`: what a tier says of its own."""
     causes: Sequence[str] = [
         text
         for bit, text in (
@@ -76,6 +77,9 @@ def raise_fault(bits: int, program: Program) -> None:
             (FAULT_RANGE, "a token, position, sequence or page outside its table"),
             (FAULT_NO_TOKEN, "a token mask that leaves no token"),
             (FAULT_MEMORY, "no memory for a worker's scratch"),
+            (FAULT_WAIT, "a worker, a copy or a read that did not answer in time"),
+            (FAULT_READ, detail or "a read of weights that failed"),
+            (FAULT_ENTRY, "a residency entry that changed under the step"),
         )
         if bits & bit
     ]

@@ -18,6 +18,7 @@ from strata.cli.options import (
     Model,
     Prefill,
     Threads,
+    TraceRoutes,
     count,
     engine_options,
     parse_count,
@@ -51,6 +52,7 @@ def logits(
     prefill: Prefill = None,
     mtp: Annotated[bool, Mtp] = False,
     mtp_model: Annotated[Path | None, MtpModel] = None,
+    trace_routes: TraceRoutes = None,
 ) -> None:
     """Write the logits after each of the given tokens, and print the SHA-256 of the rows."""
     ids = inputs.read_tokens(tokens)

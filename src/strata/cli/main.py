@@ -11,11 +11,13 @@ from typing import Annotated
 import typer
 
 from strata import __version__, env, log
+from strata.cli.bench import bench_app
 from strata.cli.chat import chat
 from strata.cli.completion import PROGRAM, VARIABLE, complete, completion
 from strata.cli.convert import convert
 from strata.cli.evaluate import eval_app
 from strata.cli.files import inspect, verify
+from strata.cli.plan import plan
 from strata.cli.run import run
 from strata.cli.serve import config_app, serve
 from strata.cli.speed import benchmark
@@ -30,8 +32,10 @@ app.command(short_help="Continue a prompt.")(run)
 app.command(short_help="Talk with a model.")(chat)
 app.command(short_help="Say what a model file holds.")(inspect)
 app.command(short_help="Check that a model file is whole.")(verify)
+app.command(short_help="Say where a model would lie in memory.")(plan)
 app.command(short_help="Measure prompt and generation speed.")(benchmark)
 app.command(short_help="Serve a model over OpenAI's and Anthropic's protocols.")(serve)
+app.add_typer(bench_app, name="bench")
 app.add_typer(config_app, name="config")
 app.add_typer(eval_app, name="eval")
 app.command(short_help="Make a GGUF file of a checkpoint.")(convert)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from strata.cli import inputs
+from strata.cli.progress import ReadProgress
 from strata.config import EngineOptions, SamplingOptions
 from strata.engine import Engine, SamplingParams
 from strata.text import Tokenizer
@@ -15,7 +16,7 @@ class TextModel:
     """Engine and tokenizer of one file."""
 
     def __init__(self, path: Path, options: EngineOptions) -> None:
-        self.engine = Engine.load(path, options)
+        self.engine = Engine.load(path, options, progress=ReadProgress())
         self.tokenizer = Tokenizer.from_metadata(self.engine.model_file.metadata)
 
     def template(self) -> ChatTemplate:

@@ -10,12 +10,24 @@ import typer
 from strata import env, log
 from strata.cli.options import (
     Backend,
+    CpuShare,
     Device,
+    Exclusive,
+    ExpertCache,
     Isa,
     Kv,
+    KvResident,
+    LinkLimit,
+    Lookahead,
     MaxContext,
+    NgramTable,
     Prefill,
+    RamBudget,
+    RamLimit,
     Threads,
+    TraceRoutes,
+    VramLimit,
+    VramReserve,
     check_variables,
     flag,
 )
@@ -55,6 +67,18 @@ def serve(
     kv: Kv = None,
     max_model_len: MaxContext = None,
     prefill: Prefill = None,
+    ram_budget_gib: RamBudget = None,
+    expert_cache: ExpertCache = None,
+    link_limit_gbps: LinkLimit = None,
+    cpu_share: CpuShare = None,
+    lookahead: Lookahead = None,
+    ngram_table: NgramTable = None,
+    exclusive: Exclusive = None,
+    kv_resident: KvResident = None,
+    ram_limit_gib: RamLimit = None,
+    vram_limit_gib: VramLimit = None,
+    vram_reserve_mib: VramReserve = None,
+    trace_routes: TraceRoutes = None,
     prompt_share: Annotated[str | None, flag("prompt_share")] = None,
     max_queue: Annotated[str | None, flag("max_queue")] = None,
     max_per_key: Annotated[str | None, flag("max_per_key")] = None,
@@ -81,6 +105,7 @@ def serve(
 
 
 def _run(server: ServerOptions, engine_options: EngineOptions, serving: ServingOptions) -> None:
+    from strata.cli.progress import ReadProgress
     from strata.engine import Engine
     from strata.server import bind, check_access, run
 
@@ -89,7 +114,7 @@ def _run(server: ServerOptions, engine_options: EngineOptions, serving: ServingO
     log.logger("strata.cli").info("loading %s", server.model)
 
     def load() -> Engine:
-        return Engine.load(server.model, engine_options, serving=serving)
+        return Engine.load(server.model, engine_options, serving=serving, progress=ReadProgress())
 
     address, chosen = listener.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address

@@ -8,13 +8,25 @@ import typer
 
 from strata.cli.options import (
     Backend,
+    CpuShare,
     Device,
+    Exclusive,
+    ExpertCache,
     Isa,
     Json,
     Kv,
+    KvResident,
+    LinkLimit,
+    Lookahead,
     Model,
+    NgramTable,
     Prefill,
+    RamBudget,
+    RamLimit,
     Threads,
+    TraceRoutes,
+    VramLimit,
+    VramReserve,
     count,
     engine_options,
     parse_count,
@@ -45,6 +57,18 @@ def benchmark(
     isa: Isa = None,
     kv: Kv = None,
     prefill: Prefill = None,
+    ram_budget_gib: RamBudget = None,
+    expert_cache: ExpertCache = None,
+    link_limit_gbps: LinkLimit = None,
+    cpu_share: CpuShare = None,
+    lookahead: Lookahead = None,
+    ngram_table: NgramTable = None,
+    exclusive: Exclusive = None,
+    kv_resident: KvResident = None,
+    ram_limit_gib: RamLimit = None,
+    vram_limit_gib: VramLimit = None,
+    vram_reserve_mib: VramReserve = None,
+    trace_routes: TraceRoutes = None,
     as_json: Json = False,
 ) -> None:
     """Measure prompt and generation speed apart: a warm-up, then the median of some rounds."""
@@ -61,9 +85,10 @@ def benchmark(
 
     from strata import hw
     from strata.bench import Workload, measure_speed
+    from strata.cli.progress import ReadProgress
     from strata.engine import Engine
 
-    engine = Engine.load(model, options)
+    engine = Engine.load(model, options, progress=ReadProgress())
     bandwidth = hw.measure_read_bandwidth(options.threads)
     report = measure_speed(
         engine, Workload(*lengths, num_rounds), bandwidth, lambda line: print(line, file=sys.stderr)

@@ -33,6 +33,7 @@ class Option:
     default: Any
     toml: str = ""  # empty: belongs to a request, so neither a file nor the environment sets it
     variable: str = ""  # where the TOML key alone would not tell
+    in_environment: bool = True  # a dozen variables at most: what a machine's plan decides has none
     aliases: tuple[str, ...] = ()  # flags that mean the same: names that other engines use
     choices: tuple[str, ...] = ()
     pattern: str = ""  # of text that is no choice from a list, with `limits_text` to say it in words
@@ -45,8 +46,10 @@ class Option:
 
     @property
     def env(self) -> str:
-        """The environment variable: STRATA_ and the TOML key; empty where there is no such key."""
-        return "STRATA_" + (self.variable or self.toml.rpartition(".")[2].upper()) if self.toml else ""
+        """The environment variable: STRATA_ and the TOML key; empty where there is none."""
+        if not self.toml or not self.in_environment:
+            return ""
+        return "STRATA_" + (self.variable or self.toml.rpartition(".")[2].upper())
 
     @property
     def default_text(self) -> str:
@@ -178,9 +181,10 @@ class EngineOptions(_Settings):
     backend: str = _option(
         "auto",
         "--backend",
-        "auto: the device's kernels; reference: NumPy, plain float32; contract: NumPy, the kernels' arithmetic.",
+        "auto: the device's kernels; sim: the CPU as a GPU with memory tiers, for tests; reference: NumPy, plain "
+        "float32; contract: NumPy, the kernels' arithmetic.",
         toml="infer.backend",
-        choices=("auto", "cpu", "reference", "contract"),
+        choices=("auto", "cpu", "sim", "reference", "contract"),
     )
     threads: int = _option(
         0,
@@ -198,11 +202,11 @@ class EngineOptions(_Settings):
         choices=("auto", "generic", "avx2", "avxvnni", "avx512"),
     )
     kv: str = _option(
-        "f16",
+        "auto",
         "--kv",
-        "Type in which keys and values are kept.",
+        "Type in which keys and values are kept; auto: f16 where the context fits, else int8.",
         toml="context.cache_dtype",
-        choices=("f32", "f16", "int8"),
+        choices=("auto", "f32", "f16", "int8", "k8v4", "q4"),
     )
     max_model_len: int = _option(
         0,
@@ -229,6 +233,105 @@ class EngineOptions(_Settings):
         aliases=("--max-num-seqs",),
         low=1,
         high=1024,
+    )
+    expert_cache: str = _option(
+        "auto",
+        "--expert-cache",
+        "Experts that VRAM holds; auto: as many as fit.",
+        toml="memory.expert_cache",
+        in_environment=False,
+    )
+    kv_resident: int = _option(
+        0,
+        "--kv-resident",
+        "Cells of layers with an indexer that VRAM holds; the others are fetched from RAM; 0: chosen by the plan.",
+        toml="memory.kv_resident",
+        in_environment=False,
+        low=0,
+        high=2**31,
+    )
+    ram_budget_gib: float = _option(
+        0.0,
+        "--ram-budget-gib",
+        "RAM that experts may take; 0: what is left. Experts beyond it are read from the SSD.",
+        toml="memory.ram_budget_gib",
+        in_environment=False,
+        low=0.0,
+        high=1e6,
+    )
+    trace_routes: str = _option(
+        "",
+        "--trace-routes",
+        "File that receives which experts every row chooses (for `strata bench cache`).",
+        toml="memory.trace_routes",
+        in_environment=False,
+    )
+    ram_limit_gib: float = _option(
+        0.0,
+        "--ram-limit-gib",
+        "RAM that the machine is taken to have; 0: what it reports.",
+        toml="memory.ram_limit_gib",
+        in_environment=False,
+        low=0.0,
+        high=1e6,
+    )
+    vram_limit_gib: float = _option(
+        0.0,
+        "--vram-limit-gib",
+        "VRAM that the GPU is taken to have; 0: what it reports.",
+        toml="memory.vram_limit_gib",
+        in_environment=False,
+        low=0.0,
+        high=1e6,
+    )
+    vram_reserve_mib: float = _option(
+        700.0,
+        "--vram-reserve-mib",
+        "VRAM that stays free.",
+        toml="memory.vram_reserve_mib",
+        in_environment=False,
+        low=0.0,
+        high=1e6,
+    )
+    link_limit_gbps: float = _option(
+        0.0,
+        "--link-limit-gbps",
+        "GB per second that the link between RAM and GPU is taken to carry; 0: as measured.",
+        toml="memory.link_limit_gbps",
+        in_environment=False,
+        low=0.0,
+        high=1e6,
+    )
+    cpu_share: str = _option(
+        "auto",
+        "--cpu-share",
+        "Share of the experts missing in VRAM that the CPU computes, 0 to 1; auto: by measured rates.",
+        toml="memory.cpu_share",
+        in_environment=False,
+    )
+    exclusive: str = _option(
+        "off",
+        "--exclusive",
+        "on: experts that VRAM holds are the first to leave RAM, where RAM does not hold all.",
+        toml="memory.exclusive",
+        in_environment=False,
+        choices=("on", "off"),
+    )
+    lookahead: str = _option(
+        "on",
+        "--lookahead",
+        "Read experts ahead that the next layer's router names; it acts where RAM holds only some.",
+        toml="memory.lookahead",
+        in_environment=False,
+        choices=("on", "off"),
+    )
+    ngram_table: str = _option(
+        "auto",
+        "--ngram-table",
+        "Where rows of the n-gram table come from; auto: the file's map, or direct reads where experts are read.",
+        toml="memory.ngram_table",
+        in_environment=False,
+        choices=("auto", "ram", "map", "direct"),
     )
 
 

@@ -18,6 +18,10 @@ from strata.engine.teacher import Pieces, Teacher
 from strata.engine.waiting import QueuePlace
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile
+from strata.memory import Placement
+from strata.memory.counters import read_counters
+from strata.memory.expert_store import Progress
+from strata.memory.resident import read_kv_counts
 from strata.models import ModelConfig
 
 _BUSY_UPKEEP = 2  # pages handed to the disk in a step that computes
@@ -52,10 +56,13 @@ class Engine:
         options: EngineOptions | None = None,
         draft: str | Path | None = None,
         serving: ServingOptions | None = None,
+        progress: Progress | None = None,
     ) -> "Engine":
-        """Maps the file, plans memory, lowers the programs."""
+        """Maps the file, plans memory, reads experts that leave the map (`progress` is told), lowers the programs."""
         draft_path = None if draft is None else Path(draft)
-        return cls(load_model(Path(path), options or EngineOptions(), draft_path, serving=serving))
+        return cls(
+            load_model(Path(path), options or EngineOptions(), draft_path, serving=serving, progress=progress)
+        )
 
     @property
     def model_file(self) -> ModelFile:
@@ -91,6 +98,17 @@ class Engine:
     def session_ram_bytes(self) -> int:
         """Bytes of RAM that sessions and preempted sequences take besides the KV pool; for the engine's thread."""
         return self._store.ram_bytes
+
+    @property
+    def placement(self) -> Placement:
+        """The memory plan."""
+        return self._loaded.placement
+
+    def tier_counts(self) -> dict[str, int]:
+        """What the memory tiers have counted (memory/counters.py); empty where everything lies in the file's map."""
+        experts, runner = self._loaded.experts, self._runner
+        counts = {} if experts is None else read_counters(experts.counters)
+        return counts | read_kv_counts(runner.state.kv, runner.backend.array)
 
     @property
     def weight_bytes_per_token(self) -> int:

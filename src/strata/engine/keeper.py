@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from strata.backends import Backend, Replay
 from strata.memory import Checkpoint, PageTable, StatePool, copy_slot, put_checkpoint, settle, take_checkpoint
+from strata.memory.resident import forget_pages
 from strata.ops import Buffer, Builder, Program, StepBuffers
 
 
@@ -92,11 +93,13 @@ class Keeper:
             at = self._at(buffer)
             held = np.ascontiguousarray(cells[:, part]).view(at.dtype)
             at[list(pages)] = held.reshape(len(pages), *at.shape[1:])
+        forget_pages(self._state.kv, self._at, pages)
 
     def copy_page(self, source: int, target: int) -> None:
         """Makes one page what another is."""
         for buffer in self._state.paged():
             self._at(buffer)[target] = self._at(buffer)[source]
+        forget_pages(self._state.kv, self._at, (target,))
 
     def _parts(self) -> list[tuple[Buffer, slice]]:
         """Paged buffers, and where each one's part of a page's bytes lies."""

@@ -1,22 +1,28 @@
 """From a path and options to a runner: the order of loading, and the checks that come before memory is taken."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from strata import hw, log, models
-from strata.backends import Backend, ReferenceBackend
+from strata import hw, log
+from strata.backends import Backend
 from strata.config import EngineOptions, ServingOptions
 from strata.engine.assemble import Around, assemble
 from strata.engine.pieces import Cutter
+from strata.engine.planning import check_after_load, make_plan, open_with_draft
 from strata.engine.programs import Limits
+from strata.engine.rates import set_costs
+from strata.engine.residency import ResidencyPolicy, start_policy
+from strata.engine.routes import RouteTracer
 from strata.engine.runner import Runner
-from strata.errors import ContextLengthError, UsageError
-from strata.gguf import ModelFile, open_model
-from strata.memory import KVType, StatePool
+from strata.engine.tiering import backend_kind, make_backend, open_experts, open_tiers
+from strata.errors import UnsupportedError
+from strata.gguf import ModelFile
+from strata.memory import Placement, StatePool
+from strata.memory.expert_store import ExpertStore, Progress, expert_layers
+from strata.memory.plan_sizes import Choice
+from strata.memory.resident import Residency
 from strata.models import Model
-from strata.ops import MAX_STEP_ROWS, MAX_TAPS, PAGE_CELLS
-
-_USABLE = 0.9  # of free memory: the rest is for weights' pages and everything else
+from strata.ops import MAX_TAPS, PAGE_CELLS
 
 
 @dataclass(frozen=True)
@@ -28,8 +34,11 @@ class LoadedModel:
     runner: Runner
     cutter: Cutter
     around: Around
+    placement: Placement
     weight_bytes_per_token: int
     kv_bytes_per_cell: int
+    experts: ExpertStore | None = None  # None: they lie in the file's map
+    policy: ResidencyPolicy | None = None  # None: experts do not move
 
 
 def load_model(
@@ -38,101 +47,75 @@ def load_model(
     draft: Path | None = None,
     backend: Backend | None = None,
     serving: ServingOptions | None = None,
+    progress: Progress | None = None,
 ) -> LoadedModel:
     """Opens, checks, plans and lowers; `draft`: the file of the draft layer, the model's own or another; `backend`: in
-    the place of the one that the options name."""
-    file = open_model(path)
-    model = models.load(file) if draft is None else _with_draft(file, draft)
-    kv: KVType = options.kv  # type: ignore[assignment]  # config checks it
-    max_model_len = fit_context(_Demand.of(model, options, kv), _context(model, options), options)
-    backend = backend or _backend(options)
-    prefill = min(options.prefill, -(-max_model_len // PAGE_CELLS) * PAGE_CELLS)
-    cutter = Cutter(prefill if "chunk" in backend.forms else 0)
-    limits = Limits(max_model_len, options.max_num_seqs, cutter.chunk_rows)
-    state = _state(model, options, kv, max_model_len)
-    runner = Runner(model, backend, state, limits)
+    the place of the one that the options name; `progress` is told of experts that are read."""
+    file, model, drafted = open_with_draft(path, draft)
+    if backend is None and backend_kind(options) == "cuda":
+        backend = make_backend(options, None, None)  # its GPU is what the plan is made for
+    if backend is not None and "chunk" not in backend.forms:
+        options = replace(options, prefill=0)
+    placement = make_plan(file, model, options, drafted, _machine(options, backend))
+    _tell(placement, backend)
+    choice = placement.choice
+    cutter = Cutter(min(options.prefill, -(-choice.context // PAGE_CELLS) * PAGE_CELLS))
+    limits = Limits(choice.context, choice.sequences, cutter.chunk_rows)
+    files = (file, drafted or file)
+    experts = None if backend else open_experts(model, files, options, placement, progress)
+    if backend is None:
+        tiers = open_tiers(model, files, experts, options)
+        backend = make_backend(options, tiers, placement)
+    state = _state(model, choice, _resident(placement, options, backend))
+    tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None
+    runner = Runner(model, backend, state, limits, tracer)
+    check_after_load(placement, _machine(options, backend))
+    _schedule_misses(model, options, backend)
+    policy = start_policy(backend, file, placement, options.link_limit_gbps * 1e9)
     around = assemble(file, runner, cutter, serving or ServingOptions())
-    return LoadedModel(file, model, runner, cutter, around, runner.weight_bytes_per_token, state.cell_bytes)
+    weights, cell = runner.weight_bytes_per_token, state.cell_bytes
+    return LoadedModel(file, model, runner, cutter, around, placement, weights, cell, experts, policy)
 
 
-def _state(model: Model, options: EngineOptions, kv: KVType, max_model_len: int) -> StatePool:
-    """Pools for `--parallel` sequences where memory holds them, and for one of full length in any case. Slots after the
-    sequences' receive what taps write; memory of a slot is taken when it is first used."""
-    demand = _Demand.of(model, options, kv)
-    pages = -(-max_model_len // PAGE_CELLS)
-    free = int(hw.memory().available * _USABLE) // max(demand.cell * PAGE_CELLS, 1)
-    num_pages = max(min(options.max_num_seqs * pages, free), pages)
-    slots = options.max_num_seqs + (MAX_TAPS if demand.slot else 0)
-    return StatePool.create(model.state_shape(), num_pages, slots, kv)
+def _schedule_misses(model: Model, options: EngineOptions, backend: Backend) -> None:
+    """Gives a device that shares misses with the CPU this machine's rates."""
+    if backend.name == "sim" and options.cpu_share == "auto":
+        threads, link = options.threads or hw.cpu_count(), options.link_limit_gbps * 1e9
+        set_costs(backend, expert_layers(model), threads, options.isa, link)
 
 
-def _with_draft(file: ModelFile, draft: Path) -> Model:
-    return models.load_with_draft(file, file if draft == Path(file.path) else open_model(draft))
+def _state(model: Model, choice: Choice, resident: Residency | None) -> StatePool:
+    """Pools for the plan's sequences. Slots after theirs receive what taps write; memory of a slot is taken when it is
+    first used."""
+    shape = model.state_shape()
+    recurrent = bool(StatePool.create(shape, 1, 1, choice.kv).recurrent())
+    slots = choice.sequences + (MAX_TAPS if recurrent else 0)
+    return StatePool.create(shape, choice.pages, slots, choice.kv, resident)
 
 
-def _context(model: Model, options: EngineOptions) -> int:
-    trained = model.config.rope.max_position
-    if options.max_model_len > trained:
-        raise ContextLengthError(
-            f"a context of {options.max_model_len} tokens is asked for; the model was made for {trained}"
-        )
-    if options.max_num_seqs > MAX_STEP_ROWS:
-        raise UsageError(
-            f"--parallel is {options.max_num_seqs}; at most {MAX_STEP_ROWS} sequences run at once"
-        )
-    return options.max_model_len or trained
+def _tell(placement: Placement, backend: Backend | None) -> None:
+    for note in placement.notes:
+        log.logger(__name__).warning("%s", note)
+    if backend is not None and backend.name == "cuda" and placement.choice.kv in ("k8v4", "q4"):
+        raise UnsupportedError(f"--kv {placement.choice.kv} is not served on a GPU; f32, f16 and int8 are")
 
 
-@dataclass(frozen=True)
-class _Demand:
-    """Bytes that sequences take: each cell of context, and each sequence besides."""
-
-    cell: int
-    slot: int
-
-    @classmethod
-    def of(cls, model: Model, options: EngineOptions, kv: KVType) -> "_Demand":
-        """Of an architecture; buffers are only named here, nothing is allocated."""
-        pool = StatePool.create(model.state_shape(), 1, 1, kv)
-        return cls(pool.cell_bytes, pool.slot_bytes)
-
-
-def fit_context(demand: _Demand, wanted: int, options: EngineOptions) -> int:
-    """The context that free memory holds for one sequence: what was asked for, or an error; the largest that fits,
-    where nothing was. More sequences share what there is."""
-    free = int(hw.memory().available * _USABLE) - demand.slot
-    fits = max(free // demand.cell // PAGE_CELLS * PAGE_CELLS, 0)
-    if wanted <= fits:
-        return wanted
-    needed = (demand.cell * wanted + demand.slot) / 2**30
-    text = f"a context of {wanted} tokens needs {needed:.1f} GiB, {max(free, 0) / 2**30:.1f} GiB are free"
-    if options.max_model_len or fits < PAGE_CELLS:
-        raise ContextLengthError(f"{text}; --max-context {fits} fits" if fits else text)
-    log.logger(__name__).warning("%s; %d tokens are taken", text, fits)
-    return fits
-
-
-def _backend(options: EngineOptions) -> Backend:
-    if options.backend == "reference":
-        return ReferenceBackend("float")
-    if options.backend == "contract":
-        return ReferenceBackend("contract")
-    if options.backend == "auto" and (gpu := _gpu(options)) is not None:
-        from strata.backends.cuda import open_gpu
-
-        return open_gpu(gpu)
-    from strata.backends.cpu import CpuBackend  # the compiled extension is loaded only where it is used
-
-    return CpuBackend(options.threads or hw.cpu_count(), options.isa)
-
-
-def _gpu(options: EngineOptions) -> int | None:
-    """The GPU that the options choose; None for the CPU."""
-    if options.device == "cpu":
+def _resident(placement: Placement, options: EngineOptions, backend: Backend) -> Residency | None:
+    """Which cells lie in the pretended GPU's memory; None: all, or the backend cannot tell them apart."""
+    choice = placement.choice
+    if backend.name != "sim" or choice.resident >= choice.cells:
         return None
-    if options.device == "auto":
-        from strata.backends.cuda import gpu_count
+    rate = options.link_limit_gbps
+    return Residency(choice.resident, 1 / rate if rate else 0.0)
 
-        return 0 if gpu_count() else None
-    number = options.device.removeprefix("cuda").removeprefix(":")
-    return int(number or 0)
+
+def _machine(options: EngineOptions, backend: Backend | None) -> hw.Machine:
+    """The machine as this backend uses it: with its GPU, or without one."""
+    found = hw.machine(options.threads)
+    gpu: hw.Gpu | None = getattr(backend, "gpu", None)
+    if backend_kind(options) == "sim":
+        gpu = hw.Gpu("sim", found.ram, found.ram)
+    if gpu is None:
+        return found.taken_as(options.ram_limit_gib, 0, 0)
+    found = replace(found, gpus=(gpu,))
+    return found.taken_as(options.ram_limit_gib, options.vram_limit_gib, options.link_limit_gbps)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from strata.backends import Backend, PeekingReplay, Replay
 from strata.engine.drafter import Drafter
 from strata.engine.keeper import Keeper
+from strata.engine.routes import RouteTracer
 from strata.engine.sample_inputs import SampleInputs
 from strata.errors import UnsupportedError
 from strata.memory import StatePool
@@ -35,6 +36,7 @@ class Limits:
     max_model_len: int
     max_num_seqs: int
     chunk_rows: int  # rows of a prompt chunk, a multiple of 64; 0: no chunk form
+    step_buckets: tuple[int, ...] = STEP_BUCKETS
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,16 @@ class Inputs:
 class Programs:
     """Lowers everything once. Chunks have an arena of their own, for steps run while one stands still."""
 
-    def __init__(self, model: Model, backend: Backend, state: StatePool, limits: Limits, inputs: Inputs):
-        self._model, self._state, self._inputs = model, state, inputs
+    def __init__(
+        self,
+        model: Model,
+        backend: Backend,
+        state: StatePool,
+        limits: Limits,
+        inputs: Inputs,
+        tracer: RouteTracer | None = None,
+    ):
+        self._model, self._state, self._inputs, self._tracer = model, state, inputs, tracer
         self._table = model.config.rope.table(limits.max_model_len)
         live, vocab = inputs.step.num_logit_rows, model.config.vocab_size
         self.logits = Buffer("logits", (MAX_STEP_ROWS, vocab), role="output", live=live)
@@ -139,7 +149,7 @@ class Programs:
 
     def lower(self, backend: Backend, keeper: Keeper) -> None:
         """Builds all programs, then lowers them, when the arenas' sizes are known."""
-        steps = [self._forward("step", size) for size in STEP_BUCKETS]
+        steps = [self._forward("step", size) for size in self._limits.step_buckets]
         chunks = [self._forward("chunk", self._limits.chunk_rows)] if self._limits.chunk_rows else []
         sampler, settling = self._sampler(), keeper.program()
         draft = [] if self.drafter is None else [self.drafter.program(self._state, self._table, self.logits)]
@@ -161,7 +171,8 @@ class Programs:
         return self.chunk
 
     def _forward(self, form: Form, size: int) -> Program:
-        b = Builder(self._inputs.of(form), size, form)
+        make = Builder if self._tracer is None else self._tracer.builder
+        b = make(self._inputs.of(form), size, form)
         if self.drafter is None:
             self._model.forward(b, self._state, self._table, self.logits)
         else:

@@ -13,6 +13,7 @@ from strata.engine.keeper import Keeper
 from strata.engine.plan import Ints, PromptCursor, ScheduledRows, StepOutput, StepPlan
 from strata.engine.pooling import Pooling
 from strata.engine.programs import Inputs, Limits, Lowered, Programs
+from strata.engine.routes import RouteTracer
 from strata.engine.sample_inputs import SampleInputs, log_probabilities
 from strata.errors import FaultError
 from strata.memory import PageTable, StatePool
@@ -26,13 +27,23 @@ Watch = Callable[[Ints, Ints, NDArray[Any]], None]
 class Runner:
     """A step writes inputs and replays two programs; a chunk runs in parts, with steps between them."""
 
-    def __init__(self, model: Model, backend: Backend, state: StatePool, limits: Limits):
+    def __init__(
+        self,
+        model: Model,
+        backend: Backend,
+        state: StatePool,
+        limits: Limits,
+        tracer: RouteTracer | None = None,
+    ):
         self.limits, self.backend, self.model, self.state = limits, backend, model, state
         self.pages = PageTable(state.num_pages)
         self._buffers = Inputs.create(limits)
-        self.programs = Programs(model, backend, state, limits, self._buffers)
+        self.programs = Programs(model, backend, state, limits, self._buffers, tracer)
         self.keeper = Keeper(backend, self._buffers.settling, state, self.pages)
         self.programs.lower(backend, self.keeper)
+        self._tracer = tracer
+        if tracer is not None:
+            tracer.bind(backend)
         self._at = {b: backend.array(b) for b in self._buffers.all()}
         self._logits = backend.array(self.programs.logits)
         self._samples = self.programs.samples
@@ -79,6 +90,7 @@ class Runner:
             output.prompt_part = part % chunk.head
             if part == chunk.head:
                 self.commit({rows.sequence: 0})
+                self.trace(len(rows.token_ids), "chunk")
                 if rows.sequence in self._pooling:
                     self._pool(chunk, rows, 0)
                 if rows.sampled:
@@ -113,6 +125,7 @@ class Runner:
                 return
             self._alone(plan, fault, output)
             return
+        self.trace(len(decode.sequences), "step")
         tokens = self.published()
         output.token_ids = self._sampled(decode.sequences, decode.positions, tokens, output)
 
@@ -152,6 +165,7 @@ class Runner:
         decode, sampled = plan.decode, [t for t in plan.tails if t.sampled]
         self.commit_one(decode.sequences)
         self.commit({t.sequence: len(t.token_ids) for t in plan.tails})
+        self.trace(len(decode.sequences) + sum(len(t.token_ids) for t in plan.tails), "step")
         sequences = np.append(decode.sequences, np.array([t.sequence for t in sampled], np.int32))
         positions = np.append(decode.positions, np.array([t.end - 1 for t in sampled], np.int32))
         if not len(sequences):
@@ -291,14 +305,19 @@ class Runner:
         self._at[s.num_logit_rows][0] = len(rows)
         self._at[s.logit_rows][: len(rows)] = rows
 
+    def trace(self, rows: int, form: Form) -> None:
+        """Writes down what the routers chose for the rows just computed."""
+        if self._tracer is not None:
+            self._tracer.take(rows, form)
+
     def commit(self, counts: dict[int, int]) -> None:
         """Of the last step's rows of each sequence, how many became state."""
         self.keeper.commit(counts)
 
     @property
     def keeps_logits(self) -> bool:
-        """Whether somebody reads a step's logits after its tokens."""
-        return self.watch is not None or bool(self._samples.num_top)
+        """Whether somebody reads a step's logits or routes after its tokens."""
+        return self.watch is not None or self._tracer is not None or bool(self._samples.num_top)
 
     def logits(self, count: int) -> NDArray[Any]:
         """A copy of the logits of the wanted rows, float32 [count, vocab_size]."""

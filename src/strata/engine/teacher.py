@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from strata.engine.pieces import Cutter
 from strata.engine.plan import ScheduledRows
 from strata.engine.runner import Runner
+from strata.errors import FaultError
 from strata.ops import MAX_STEP_ROWS, Form
 
 Pieces = Iterator[NDArray[np.float32]]  # [n, vocab_size] each
@@ -70,5 +71,10 @@ class Teacher:
         runner = self._runner
         runner.keeper.grow(0, position + len(token_ids))
         runner.write(form, ScheduledRows(-1, 0, position, token_ids, sampled=False))
-        runner.programs.of(form, len(token_ids)).run_trunk()
+        try:
+            runner.programs.of(form, len(token_ids)).run_trunk()
+        except FaultError:
+            runner.commit({0: 0})  # what was committed before became state in the void step
+            raise
         runner.commit({0: len(token_ids) if form == "step" else 0})
+        runner.trace(len(token_ids), form)

@@ -1,7 +1,19 @@
 """What the machine has and grants: cores, instruction set, memory, and how fast it can be read."""
 
 from strata.hw.bandwidth import measure_read_bandwidth
+from strata.hw.cache import cache_directory
 from strata.hw.cpu import cpu_count, isa_level
+from strata.hw.machine import Gpu, Machine, machine
 from strata.hw.memory import Memory, memory
 
-__all__ = ["Memory", "cpu_count", "isa_level", "measure_read_bandwidth", "memory"]
+__all__ = [
+    "Gpu",
+    "Machine",
+    "Memory",
+    "cache_directory",
+    "cpu_count",
+    "isa_level",
+    "machine",
+    "measure_read_bandwidth",
+    "memory",
+]

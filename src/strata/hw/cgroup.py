@@ -32,6 +32,28 @@ def memory_limit(root: Path = Path("/")) -> int | None:
     return min((limit for limit in limits if limit < UNLIMITED_V1), default=None)
 
 
+def memory_used(root: Path = Path("/")) -> int:
+    """Bytes that the limiting group holds and the kernel cannot simply drop; 0 when no group tells."""
+    for directory in reversed(list(_directories(root, "memory"))):
+        for current, limit in (
+            ("memory.current", "memory.max"),
+            ("memory.usage_in_bytes", "memory.limit_in_bytes"),
+        ):
+            used, most = _read(directory / current), _read(directory / limit)
+            if used.isdigit() and most.isdigit() and int(most) < UNLIMITED_V1:
+                return max(int(used) - _droppable(directory), 0)
+    return 0
+
+
+def _droppable(directory: Path) -> int:
+    """File pages of a group."""
+    pairs = (line.split() for line in _read(directory / "memory.stat").splitlines())
+    found = {
+        pair[0].removeprefix("total_"): int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()
+    }
+    return found.get("inactive_file", 0) + found.get("active_file", 0)
+
+
 def _directories(root: Path, controller: str) -> Iterator[Path]:
     """The group's directories for a controller, from the mount point down, in every hierarchy that has it.
 

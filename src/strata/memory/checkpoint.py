@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.errors import ModelFileError
+from strata.memory.resident import forget_pages
 from strata.memory.state import StatePool
 from strata.ops import PAGE_CELLS, Buffer
 
@@ -96,6 +97,7 @@ def put_checkpoint(
     for b in state.paged() if pages is not None else ():
         if b.name in held:
             array(b)[list(pages or ())[: len(held[b.name])]] = held[b.name]
+    forget_pages(state.kv, array, pages or ())
 
 
 def copy_slot(state: StatePool, array: ArrayOf, source: int, target: int) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from strata.memory.kv import KVPool, KVType
+from strata.memory.resident import Residency, with_residents
 from strata.ops import (
     MAX_STEP_ROWS,
     PAGE_CELLS,
@@ -77,15 +78,23 @@ class StatePool:
     history: Buffer | None  # i32 [slots, RING_ROWS]
 
     @classmethod
-    def create(cls, shape: StateShape, num_pages: int, num_slots: int, kv: KVType) -> Self:
-        """Buffers for `num_pages` pages of 64 cells and `num_slots` sequences and checkpoints."""
+    def create(
+        cls, shape: StateShape, num_pages: int, num_slots: int, kv: KVType, resident: Residency | None = None
+    ) -> Self:
+        """Buffers for `num_pages` pages of 64 cells and `num_slots` sequences and checkpoints; `resident`: of layers
+        with an indexer, the cells that lie in VRAM."""
 
         def slots(name: str, *rest: int, dtype: DType = "f32") -> Buffer:
             return Buffer(name, (num_slots, *rest), dtype, "state")
 
         return cls(
             shape=shape,
-            kv=KVPool.create(shape.kv_layers, shape.kv_heads, shape.head_dim, num_pages, kv),
+            kv=with_residents(
+                KVPool.create(shape.kv_layers, shape.kv_heads, shape.head_dim, num_pages, kv),
+                0 if shape.index is None else shape.index.layers,
+                1 if shape.index is None else shape.index.ratio,
+                resident,
+            ),
             num_slots=num_slots,
             index=_index_pools(shape.index, num_pages, num_slots),
             delta=tuple(_delta_state(i, d, num_slots) for i, d in enumerate(shape.delta)),

@@ -70,13 +70,18 @@ class NgramLayer:
         """Earlier tokens that a row's n-grams hold."""
         return self.hashed.multipliers.shape[0] - 1
 
-    def forward(self, b: Builder, residual: Buffer, history: Buffer, ring: Buffer) -> Buffer:
+    def look_up(self, b: Builder, history: Buffer) -> Buffer:
+        """Rows of the table that the step's tokens take, i32 [rows, heads]; emitted before the first layer, so that
+        they may be read meanwhile."""
+        return ngram_rows(b, self.hashed, history)
+
+    def forward(self, b: Builder, residual: Buffer, index: Buffer, ring: Buffer) -> Buffer:
         """The streams with the layer's part added."""
 
         def normed(x: Buffer, weight: Weight) -> Buffer:
             return grouped_norm(b, x, weight, self.streams, self.eps)
 
-        rows = table_rows(b, ngram_rows(b, self.hashed, history), self.table)
+        rows = table_rows(b, index, self.table)
         key = normed(linear(b, rows, self.key_proj), self.norm_key)
         gated = ngram_gate(b, key, normed(residual, self.norm_query), linear(b, rows, self.value_proj))
         mixed = causal_conv(b, normed(gated, self.norm_conv), self.conv, ring, self.dilation)

@@ -55,11 +55,13 @@ class Block:
     ffn_streams: HyperConnection
     moe: MoeWeights
 
-    def forward(self, b: Builder, residual: Buffer, state: StatePool, rotary: Rotary) -> Buffer:
-        """The streams [rows, streams * hidden] after the block."""
+    def forward(
+        self, b: Builder, residual: Buffer, state: StatePool, rotary: Rotary, ngrams: Buffer | None = None
+    ) -> Buffer:
+        """The streams [rows, streams * hidden] after the block; `ngrams`: the step's rows of the n-gram table."""
         if self.ngram is not None:
-            assert state.history is not None
-            residual = self.ngram.forward(b, residual, state.history, state.rings[-1])
+            assert ngrams is not None
+            residual = self.ngram.forward(b, residual, ngrams, state.rings[-1])
         x, inject = self.attn_streams.read(b, residual)
         if isinstance(self.mixer, DeltaMixer):
             y = self.mixer.forward(b, x, state)
@@ -147,16 +149,24 @@ class Qwen4Exp:
         """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in, `hidden` [rows, streams *
         hidden_size] the streams of every row before the head, which a draft layer reads."""
         rotary = Rotary(table, self.axes)
+        ngrams = self._ngrams(b, state)
         residual = stream_tile(b, embed(b, self.token_embd), self.config.streams)
         if state.index:
             cell_positions(b, state.index[0].cells)
         for i, block in enumerate(self.blocks):
             b.mark(f"layer.{i}")
-            residual = block.forward(b, residual, state, rotary)
+            residual = block.forward(b, residual, state, rotary, ngrams)
         if hidden is not None:
             copy_rows(b, residual, hidden)
         b.mark("head", repeatable=True)
         linear(b, self.head_streams.mix(b, gather_logit_rows(b, residual)), self.output, out=logits)
+
+    def _ngrams(self, b: Builder, state: StatePool) -> Buffer | None:
+        layer = next((block.ngram for block in self.blocks if block.ngram is not None), None)
+        if layer is None:
+            return None
+        assert state.history is not None
+        return layer.look_up(b, state.history)
 
 
 @dataclass

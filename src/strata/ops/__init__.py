@@ -15,8 +15,10 @@ from strata.ops.experts import ExpertWeights, routed_experts
 from strata.ops.gates import gated_norm, sigmoid_gate
 from strata.ops.gather_rows import gather_logit_rows
 from strata.ops.grouped_norm import grouped_norm
+from strata.ops.hadamard import hadamard
 from strata.ops.head_norm import Rotary, head_norm_rope, rotary_axes
 from strata.ops.index_keys import IndexPool, cell_positions, index_keys
+from strata.ops.kv_fetch import ResidentKV
 from strata.ops.kv_store import KV_GROUP, LayerKV, kv_store
 from strata.ops.linear import linear
 from strata.ops.ngram import NgramHash, ngram_gate, ngram_rows, table_rows
@@ -49,6 +51,7 @@ __all__ = [
     "LayerKV",
     "NgramHash",
     "Program",
+    "ResidentKV",
     "ResultsRing",
     "RopeScaling",
     "RopeStyle",
@@ -77,6 +80,7 @@ __all__ = [
     "gelu_mul",
     "group_by_expert",
     "grouped_norm",
+    "hadamard",
     "head_norm",
     "head_norm_rope",
     "index_keys",

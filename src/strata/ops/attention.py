@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from strata.ops.arithmetic import ATTENTION_SPLIT, LANES, exp32, fma, lane_dot, lane_sum, tree_sum
 from strata.ops.buffers import Buffer
 from strata.ops.builder import Builder
-from strata.ops.kv_store import LayerKV, gather_cells
+from strata.ops.kv_store import LayerKV, cell_values, gather_cells, rotated
 from strata.ops.op import Arrays, Op
 from strata.ops.shapes import expect
 
@@ -31,7 +31,7 @@ class Attention(Op):
     q: Buffer  # [rows, heads * head_dim]
     k_pool: Buffer
     v_pool: Buffer
-    k_scales: Buffer | None  # of int8 pools
+    k_scales: Buffer | None  # of quantised pools
     v_scales: Buffer | None
     out: Buffer  # [rows, heads * head_dim]
     heads: int
@@ -59,7 +59,7 @@ class Attention(Op):
         """(rows, q [rows, kv_heads, group, dim], k and v [kv_heads, cells, dim], visible [rows, cells])."""
         n = at.count(self.q)
         positions, sequences = at[self.positions][:n], at[self.sequences][:n]
-        kv_heads, dim = self.k_pool.shape[1], self.k_pool.shape[3]
+        kv_heads, dim = self.k_pool.shape[1], cell_values(self.k_pool)
         q = at.live(self.q).reshape(n, kv_heads, self.heads // kv_heads, dim)
         for sequence in np.unique(sequences):
             members = np.flatnonzero(sequences == sequence)
@@ -121,8 +121,8 @@ def attention(b: Builder, q: Buffer, kv: LayerKV, heads: int, scale: float, wind
         kv.head_dim <= MAX_HEAD_DIM, f"heads have {kv.head_dim} values; at most {MAX_HEAD_DIM} can be served"
     )
     expect(q.shape[-1] == heads * kv.head_dim, f"{q} is not {heads} heads of {kv.head_dim}")
-    s = b.steps
+    s, q = b.steps, rotated(b, q, kv.k)
     out = b.rows(q.shape[-1], "attention", like=q)
     pools = (kv.k, kv.v, kv.k_scales, kv.v_scales)
     b.emit(Attention(s.positions, s.sequences, s.page_table, q, *pools, out, heads, scale, window))
-    return out
+    return rotated(b, out, kv.v)

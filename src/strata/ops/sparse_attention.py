@@ -10,7 +10,8 @@ from strata.ops.arithmetic import ATTENTION_SPLIT
 from strata.ops.attention import combine, split
 from strata.ops.buffers import Buffer
 from strata.ops.builder import Builder
-from strata.ops.kv_store import LayerKV, gather_cells
+from strata.ops.kv_fetch import KvFetch, ResidentKV
+from strata.ops.kv_store import LayerKV, gather_cells, rotated
 from strata.ops.op import Arrays, Op
 from strata.ops.shapes import expect
 
@@ -33,6 +34,7 @@ class SparseAttention(Op):
     heads: int
     ratio: int
     scale: float
+    resident: ResidentKV | None = None
 
     def run_float(self, at: Arrays) -> None:
         for row, q, k, v in self._rows(at):
@@ -74,12 +76,27 @@ def sparse_attention(
     """Attention output [rows, heads * head_dim] over the cells of `selected` blocks of `ratio` and the tail."""
     expect(heads % kv.kv_heads == 0, f"{heads} query heads over {kv.kv_heads} key heads is not a whole ratio")
     expect(q.shape[-1] == heads * kv.head_dim, f"{q} is not {heads} heads of {kv.head_dim}")
-    s = b.steps
+    s, q = b.steps, rotated(b, q, kv.k)
+    if kv.resident is not None:
+        _fetch(b, selected, kv, kv.resident, ratio)
     out = b.rows(q.shape[-1], "attention", like=q)
     b.emit(
         SparseAttention(
             s.positions, s.sequences, s.page_table, q, selected, kv.k, kv.v, kv.k_scales, kv.v_scales, out, heads,
-            ratio, scale,
+            ratio, scale, kv.resident,
         )
     )  # fmt: skip
-    return out
+    return rotated(b, out, kv.v)
+
+
+def _fetch(b: Builder, selected: Buffer, kv: LayerKV, resident: ResidentKV, ratio: int) -> None:
+    group = resident.k.shape[2]
+    expect(group == ratio, f"groups of {group} cells are resident, blocks of {ratio} are selected")
+    s, r = b.steps, resident
+    pools = (kv.k, kv.v, kv.k_scales, kv.v_scales)
+    b.emit(
+        KvFetch(
+            s.positions, s.sequences, s.page_table, selected, *pools, r.k, r.v, r.k_scales, r.v_scales, r.table,
+            r.clock, r.counts, ratio, r.link_ns_per_byte,
+        )
+    )  # fmt: skip

@@ -20,6 +20,7 @@ from strata.server.generation import Generation, Piece
 from strata.server.metrics import Metrics
 from strata.server.request_log import log_answer
 from strata.server.streaming import kept_alive, merged
+from strata.server.tier_metrics import TierCollector
 from strata.text import Tokenizer
 from strata.text.chat import ChatTemplate
 from strata.text.chat.template import KEY as CHAT_TEMPLATE_KEY
@@ -145,6 +146,10 @@ def _watch_engine(metrics: Metrics, engine: EngineThread) -> None:
     parts = {"prompt": lambda: engine.prompt_seconds, "decode": lambda: engine.decode_seconds}
     metrics.own("step_seconds", "Time of steps, by what it went to.", parts, "part")
     loaded = {"": lambda: float(engine.loaded)}
+    placement = engine.engine.placement
+    metrics.registry.register(
+        TierCollector(lambda: engine.engine.tier_counts() if engine.loaded else {}, placement)
+    )
     metrics.own("model_loaded", "Whether the model is in memory.", loaded)
 
 

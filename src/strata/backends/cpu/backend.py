@@ -1,5 +1,6 @@
 """Memory and replay of the CPU backend."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from strata import _native
 from strata.backends.base import Arena, raise_fault
 from strata.backends.cpu import lower_mixers, lower_recurrent  # noqa: F401  (they register their rules)
 from strata.backends.cpu.lower import Addresses, lower
+from strata.backends.cpu.tiers import TierLowering, Tiers
 from strata.errors import UnsupportedError
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.program import Program
@@ -22,7 +24,13 @@ class CpuBackend:
     runs_ahead = False
     forms: tuple[Form, ...] = ("step", "chunk")
 
-    def __init__(self, threads: int, isa: str = "auto", cpus: list[int] | None = None):
+    def __init__(
+        self,
+        threads: int,
+        isa: str = "auto",
+        cpus: list[int] | None = None,
+        tiers: Tiers | None = None,
+    ):
         if isa != "auto":
             if isa not in _native.isa_levels():
                 raise UnsupportedError(
@@ -32,7 +40,10 @@ class CpuBackend:
         self._pool = _native.ThreadPool(threads, cpus or [])
         self._arrays: dict[Buffer, NDArray[Any]] = {}
         self._arenas: dict[Arena, NDArray[np.uint8]] = {}
+        self._tiers = tiers
         self._expert_tables: dict[Weight, NDArray[np.uint64]] = {}
+        if tiers is not None and tiers.experts is not None:
+            self._expert_tables.update(tiers.experts.tables)
 
     def feed(self, ids: Buffer, tokens: Buffer) -> None:
         """Nothing: programs do not run ahead."""
@@ -78,23 +89,52 @@ class CpuBackend:
             return at, at + codes, at + codes + scales
 
         def weight_address(weight: Weight) -> int:
-            return weight.data.ctypes.data
+            moved = None if self._tiers is None else self._tiers.resident
+            return (weight.data if moved is None else moved(weight)).ctypes.data
 
         def expert_table(weight: Weight) -> int:
             return self.expert_table(weight).ctypes.data
 
         at = Addresses(buffer_address, planes, weight_address, expert_table)
         native = _native.Program(self._pool)
+        begins = self._add_ops(program, native, at)
+        return CpuReplay(program, begins, self._runner(native), memory, base, self._tiers)
+
+    def _tier_lowering(self, program: Program, at: Addresses) -> TierLowering | None:
+        """What lowers the ops of a program whose weights are not all in the file's map."""
+        return None if self._tiers is None else TierLowering(self._tiers, self._pool, program, at)
+
+    def _runner(self, native: _native.Program) -> Callable[[int, int], int]:
+        """What replays a range of records and returns fault bits."""
+        return native.run
+
+    def _add_ops(self, program: Program, native: _native.Program, at: Addresses) -> list[int]:
+        """Appends every op's records; where each op's begin, and the end."""
+        tiered = self._tier_lowering(program, at)
+        begins = []
         for op in program.ops:
-            native.add(*lower(op, at))
-        return CpuReplay(program, native, memory, base)
+            begins.append(len(native))
+            if tiered is not None:
+                tiered.add(native, op)
+            else:
+                native.add(*lower(op, at))
+        return [*begins, len(native)]
 
 
 class CpuReplay:
     """A lowered program; keeps the arena and the weights' maps alive."""
 
-    def __init__(self, program: Program, native: _native.Program, arena: NDArray[np.uint8], base: int):
-        self._program, self._native, self._arena = program, native, arena
+    def __init__(
+        self,
+        program: Program,
+        begins: list[int],
+        run: Callable[[int, int], int],
+        arena: NDArray[np.uint8],
+        base: int,
+        tiers: Tiers | None,
+    ):
+        self._program, self._begins, self._run = program, begins, run
+        self._arena, self._tiers = arena, tiers
         self._begin = base - arena.ctypes.data
 
     def peek(self, buffer: Buffer) -> NDArray[Any]:
@@ -105,9 +145,9 @@ class CpuReplay:
 
     def run(self, begin: int = 0, end: int | None = None) -> None:
         """One native call for ops [begin, end)."""
-        fault = self._native.run(begin, len(self._program) if end is None else end)
+        fault = self._run(self._begins[begin], self._begins[len(self._program) if end is None else end])
         if fault:
-            raise_fault(fault, self._program)
+            raise_fault(fault, self._program, "" if self._tiers is None else self._tiers.failure())
 
     def submit(self, begin: int = 0, end: int | None = None) -> None:
         """As `run`: nothing is done later."""

@@ -12,7 +12,9 @@ from strata.ops.embed import Embed
 from strata.ops.expert_groups import GroupByExpert
 from strata.ops.experts import ExpertDown, ExpertGateUp
 from strata.ops.gather_rows import GatherRows
-from strata.ops.kv_store import KvStore
+from strata.ops.hadamard import Hadamard
+from strata.ops.kv_fetch import KvFetch
+from strata.ops.kv_store import KvStore, cell_values
 from strata.ops.linear import LinearF, LinearQ
 from strata.ops.op import Op
 from strata.ops.publish import Publish
@@ -21,8 +23,9 @@ from strata.ops.rms_norm import RmsNorm
 from strata.ops.rope import Rope
 from strata.ops.router import Router
 from strata.ops.sample import Sample
+from strata.ops.sparse_attention import SparseAttention
 
-KV_TYPES = {"f32": 0, "f16": 1, "i8": 2}
+KV_TYPES = {"f32": 0, "f16": 1, "i8": 2, "u8": 3}
 
 
 class Record(NamedTuple):
@@ -59,6 +62,11 @@ class Addresses(NamedTuple):
         """Addresses of float rows and of the three planes of quantised ones; 0 for the form that is absent."""
         planes = (0, 0, 0) if q8 is None else self.planes(q8)
         return [0 if floats is None else self.buffer(floats), *planes]
+
+
+def kv_types(op: KvStore | KvFetch | Attention | SparseAttention) -> tuple[int, int]:
+    """Formats of the key and value pools, as native/cpu/kernels/kv.h numbers them."""
+    return KV_TYPES[op.k_pool.dtype], KV_TYPES[op.v_pool.dtype]
 
 
 @singledispatch
@@ -145,20 +153,26 @@ def _(op: Rope, at: Addresses) -> Record:
 
 
 @lower.register
+def _(op: Hadamard, at: Addresses) -> Record:
+    ptrs = [at.live(op.out), at.buffer(op.x), at.buffer(op.out)]
+    return Record(op.kind, ptrs, [op.x.shape[-1], op.group], [op.group**-0.5])
+
+
+@lower.register
 def _(op: KvStore, at: Addresses) -> Record:
-    num_pages, kv_heads, _, head_dim = op.k_pool.shape
+    num_pages, kv_heads, *_ = op.k_pool.shape
     buffers = (op.positions, op.sequences, op.page_table, op.k, op.v, op.k_pool, op.v_pool)
-    dims = [kv_heads, head_dim, op.page_table.shape[1], KV_TYPES[op.k_pool.dtype], num_pages]
+    dims = [kv_heads, cell_values(op.k_pool), op.page_table.shape[1], *kv_types(op), num_pages]
     scales = [at.optional(op.k_scales), at.optional(op.v_scales)]
     return Record("kv_store", [at.live(op.k), *map(at.buffer, buffers), *scales], dims, [])
 
 
 @lower.register
 def _(op: Attention, at: Addresses) -> Record:
-    num_pages, kv_heads, _, head_dim = op.k_pool.shape
+    num_pages, kv_heads, *_ = op.k_pool.shape
     buffers = (op.positions, op.sequences, op.page_table, op.q, op.k_pool, op.v_pool, op.out)
-    pages, kv_type = op.page_table.shape[1], KV_TYPES[op.k_pool.dtype]
-    dims = [op.heads, kv_heads, head_dim, pages, kv_type, op.window, num_pages]
+    pages, head_dim = op.page_table.shape[1], cell_values(op.k_pool)
+    dims = [op.heads, kv_heads, head_dim, pages, *kv_types(op), op.window, num_pages]
     scales = [at.optional(op.k_scales), at.optional(op.v_scales)]
     return Record("attention", [at.live(op.q), *map(at.buffer, buffers), *scales], dims, [op.scale])
 

@@ -1,11 +1,13 @@
 """Lowering rules of norms, gates, residual streams and sparse attention."""
 
-from strata.backends.cpu.lower import KV_TYPES, Addresses, Record, lower
+from strata.backends.cpu.lower import Addresses, Record, kv_types, lower
 from strata.ops.copy_rows import CopyColumns
 from strata.ops.gates import GatedNorm, SigmoidGate
 from strata.ops.grouped_norm import GroupedNorm
 from strata.ops.head_norm import HeadNormRope
 from strata.ops.index_keys import CellPositions, IndexKeys
+from strata.ops.kv_fetch import KvFetch
+from strata.ops.kv_store import cell_values
 from strata.ops.select_blocks import BlockScores, RankBlocks, SelectBlocks
 from strata.ops.sparse_attention import SparseAttention
 from strata.ops.step import PAGE_CELLS
@@ -120,9 +122,23 @@ def _(op: SelectBlocks, at: Addresses) -> Record:
 
 @lower.register
 def _(op: SparseAttention, at: Addresses) -> Record:
-    num_pages, kv_heads, _, head_dim = op.k_pool.shape
+    num_pages, kv_heads, *_ = op.k_pool.shape
     buffers = (op.positions, op.sequences, op.page_table, op.q, op.selected, op.k_pool, op.v_pool)
     scales = [at.optional(op.k_scales), at.optional(op.v_scales)]
-    dims = [op.heads, kv_heads, head_dim, op.page_table.shape[1], KV_TYPES[op.k_pool.dtype], num_pages]
+    dims = [op.heads, kv_heads, cell_values(op.k_pool), op.page_table.shape[1], *kv_types(op), num_pages]
     ptrs = [at.live(op.q), *map(at.buffer, buffers), *scales, at.buffer(op.out)]
+    r = op.resident
+    slots = [None] * 5 if r is None else [r.k, r.v, r.k_scales, r.v_scales, r.table]
+    ptrs += [at.optional(b) for b in slots]
     return Record(op.kind, ptrs, [*dims, op.ratio, op.selected.shape[-1]], [op.scale])
+
+
+@lower.register
+def _(op: KvFetch, at: Addresses) -> Record:
+    num_pages, kv_heads, *_ = op.k_pool.shape
+    step = (op.positions, op.sequences, op.page_table, op.selected, op.k_pool, op.v_pool)
+    ptrs = [at.live(op.positions), *map(at.buffer, step), at.optional(op.k_scales), at.optional(op.v_scales)]
+    ptrs += [at.buffer(op.k_slots), at.buffer(op.v_slots), at.optional(op.k_slot_scales)]
+    ptrs += [at.optional(op.v_slot_scales), *map(at.buffer, (op.table, op.clock, op.counts))]
+    dims = [kv_heads, cell_values(op.k_pool), op.page_table.shape[1], *kv_types(op), num_pages, op.ratio]
+    return Record(op.kind, ptrs, [*dims, op.selected.shape[-1], op.k_slots.shape[0]], [op.link_ns_per_byte])

@@ -26,23 +26,28 @@ struct Ring {
   }
 };
 
-// Steps [0, count) of a chunk; x: this lane's value of its first step, of row 0.
+// This lane's values of the rows for chunk c; they are on their way while the chunk before is used.
+__device__ __forceinline__ void fetch_rows(const float* in, int c, int k, int rows, int whole, float (&x)[M][kSteps]) {
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i)
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+      x[m][i] = m < rows && c * kSteps + i < whole ? in[static_cast<size_t>(m) * k + 32 * (c * kSteps + i)] : 0.0f;
+}
+
+// Steps [0, count) of a chunk.
 template <bool Whole>
-__device__ __forceinline__ void steps(const uint8_t* chunk, const float* x, int k, int rows, int count, float (&acc)[M]) {
-  float v[kSteps], in[M][kSteps];
+__device__ __forceinline__ void steps(const uint8_t* chunk, const float (&x)[M][kSteps], int count, float (&acc)[M]) {
+  float v[kSteps];
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    if (!Whole && i >= count) break;
-    v[i] = one_value<T>(chunk + (32 * i + lane_id()) * kValueBytes);
+  for (int i = 0; i < kSteps; ++i)
+    if (Whole || i < count) v[i] = one_value<T>(chunk + (32 * i + lane_id()) * kValueBytes);
 #pragma unroll
-    for (int m = 0; m < M; ++m) in[m][i] = m < rows ? x[static_cast<size_t>(m) * k + 32 * i] : 0.0f;
-  }
+  for (int i = 0; i < kSteps; ++i)
+    if (Whole || i < count) {
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    if (!Whole && i >= count) break;
-#pragma unroll
-    for (int m = 0; m < M; ++m) acc[m] = fma32(v[i], in[m][i], acc[m]);
-  }
+      for (int m = 0; m < M; ++m) acc[m] = fma32(v[i], x[m][i], acc[m]);
+    }
 }
 
 }  // namespace
@@ -70,18 +75,25 @@ extern "C" __global__ void __launch_bounds__(256) linear_row(const int* live, co
   const int row0 = blockIdx.y * M, rows = min(*live - row0, M);
   if (rows <= 0 || row >= n) return copies_wait();
   const float* in = x + static_cast<size_t>(row0) * k + lane_id();
-  float acc[M] = {};
+  float acc[M] = {}, next[M][kSteps];
+  fetch_rows(in, 0, k, rows, whole, next);
 #pragma unroll 1
   for (int c = 0; c < ring.chunks; ++c) {
+    float now[M][kSteps];
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) now[m][i] = next[m][i];
+    fetch_rows(in, c + 1, k, rows, whole, next);
     copies_wait_for_groups<kStages - 2>();
     __syncwarp();  // the chunk is there for all lanes, and all have read the one before it
     const uint8_t* chunk = ring.room + c % kStages * kChunk;
     ring.fetch(c + kStages - 1);
     const int left = whole - c * kSteps;
     if (left >= kSteps) {
-      steps<true>(chunk, in + 32 * kSteps * c, k, rows, kSteps, acc);
+      steps<true>(chunk, now, kSteps, acc);
     } else {
-      steps<false>(chunk, in + 32 * kSteps * c, k, rows, left, acc);
+      steps<false>(chunk, now, left, acc);
     }
   }
   const int at = 32 * whole + lane_id();  // what is left, value by value

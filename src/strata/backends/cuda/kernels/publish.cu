@@ -11,7 +11,7 @@ extern "C" __global__ void publish(const int* live, const int* step, const int* 
   dependency_launch();
   dependency_wait();
   const int rows = (width - 2) / 2, n = *live, number = *step;
-  const bool faulty = __syncthreads_or(threadIdx.x < kFaultWords && faults[threadIdx.x] != 0);
+  const bool faulty = __syncthreads_or(threadIdx.x < kFaultWords && static_cast<volatile uint32_t*>(faults)[threadIdx.x] != 0);
   int* slot = ring + number % depth * width;
   if (n < 0 || n > rows || number < 0) {
     if (threadIdx.x == 0) report(faults, kFaultRange);

@@ -1,0 +1,161 @@
+#include "tiers/policy.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+namespace strata::tiers {
+
+namespace {
+constexpr auto kPause = std::chrono::microseconds(200);
+constexpr double kMostCredit = 0.25;  // seconds of the link that a quiet time may save up
+constexpr size_t kPromptShare = 4;    // a step that uses more than one in four experts is a prompt: it says little
+
+std::vector<uint64_t> bytes_by_expert(const Residency& r) {
+  std::vector<uint64_t> bytes;
+  for (int32_t layer = 0; layer < r.num_layers(); ++layer)
+    bytes.insert(bytes.end(), static_cast<size_t>(r.num_experts()), r.expert_bytes(layer));
+  return bytes;
+}
+
+}  // namespace
+
+Policy::Policy(std::shared_ptr<SimDevice> device, PolicyOptions options)
+    : device_(std::move(device)),
+      options_(options),
+      bytes_(bytes_by_expert(device_->residency())),
+      reuse_(bytes_.size()),
+      reader_(&device_->routes()),
+      coming_(device_->residency().slots().size(), Seat::kEmpty),
+      moved_at_(now_ns()) {}
+
+Policy::~Policy() { stop(); }
+
+ReuseModel::State Policy::state() {
+  const std::lock_guard<std::mutex> lock(lock_);
+  return reuse_.state();
+}
+
+std::vector<uint32_t> Policy::restore(const ReuseModel::State& state, size_t most) {
+  const std::lock_guard<std::mutex> lock(lock_);
+  reuse_.restore(state);
+  std::vector<uint32_t> order(bytes_.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::vector<float> scores;
+  for (const uint32_t e : order) scores.push_back(reuse_.score(e));
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+  const auto known = std::find_if(order.begin(), order.end(), [&](uint32_t e) { return scores[e] <= -1.0f; });
+  order.resize(std::min(most, static_cast<size_t>(known - order.begin())));
+  return order;
+}
+
+void Policy::start() {
+  stop_ = false;
+  thread_ = std::thread([this] { work(); });
+}
+
+void Policy::stop() {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+void Policy::work() {
+  std::vector<RouteRecord> records;
+  while (!stop_) {
+    records.clear();
+    lost_ += reader_.read(records);
+    take(records);
+    promote_waiting();
+    if (records.empty()) {
+      // An epoch that has ended and left no more records is complete.
+      if (!used_.empty() && device_->residency().epochs().ended == epoch_) finish_step();
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+}
+
+void Policy::take(const std::vector<RouteRecord>& records) {
+  const auto experts = static_cast<uint32_t>(device_->residency().num_experts());
+  for (const RouteRecord& r : records) {
+    if (r.epoch != epoch_ && !used_.empty()) finish_step();
+    epoch_ = r.epoch;
+    used_.push_back(r.layer * experts + r.expert);
+    if (r.place != kHit) missed_.push_back(used_.back());
+  }
+}
+
+void Policy::finish_step() {
+  if (used_.size() * kPromptShare > bytes_.size()) {
+    ++skipped_;
+  } else {
+    {
+      const std::lock_guard<std::mutex> lock(lock_);
+      reuse_.observe(used_);
+    }
+    swap(missed_);
+    ++steps_;
+  }
+  used_.clear();
+  missed_.clear();
+}
+
+// Bytes that promotions may move now: what the link could have carried since it was last asked, less what steps copied.
+uint64_t Policy::allowance() {
+  if (options_.link_rate <= 0) return ~uint64_t{0};
+  const uint64_t now = now_ns(), copied = device_->store().counters().get(kCopyBytes);
+  credit_ += static_cast<double>(now - moved_at_) * 1e-9 * options_.link_rate - static_cast<double>(copied - step_bytes_);
+  credit_ = std::min(credit_, options_.link_rate * kMostCredit);
+  moved_at_ = now, step_bytes_ = copied;
+  return credit_ > 0 ? static_cast<uint64_t>(credit_) : 0;
+}
+
+std::vector<Seat> Policy::seats() const {
+  const auto experts = device_->residency().num_experts();
+  std::vector<Seat> seats;
+  for (const Slot& s : device_->residency().slots()) {
+    const bool kept = coming_[seats.size()] != Seat::kEmpty;
+    int64_t holds = Seat::kBusy;
+    if (!kept && s.state == kFree) holds = Seat::kEmpty;
+    if (!kept && s.state == kResident) holds = int64_t{s.layer} * experts + s.expert;
+    seats.push_back({s.bytes, holds});
+  }
+  return seats;
+}
+
+void Policy::swap(const std::vector<uint32_t>& missed) {
+  if (missed.empty()) return;
+  Residency& residency = device_->residency();
+  const int32_t experts = residency.num_experts();
+  std::vector<uint32_t> wanted;
+  for (const uint32_t e : missed) {
+    const bool coming = std::find(coming_.begin(), coming_.end(), int64_t{e}) != coming_.end();
+    const auto layer = static_cast<int32_t>(e) / experts, expert = static_cast<int32_t>(e) % experts;
+    if (!coming && residency.slot_of(layer, expert) < 0) wanted.push_back(e);
+  }
+  std::vector<Swap> swaps;
+  {
+    const std::lock_guard<std::mutex> lock(lock_);
+    swaps = choose_swaps(reuse_, bytes_, wanted, seats(), {allowance(), options_.gain});
+  }
+  for (const Swap& s : swaps) {
+    if (s.victim != Seat::kEmpty && !residency.retire(static_cast<int32_t>(s.victim) / experts,
+                                                      static_cast<int32_t>(s.victim) % experts))
+      continue;
+    coming_[s.slot] = s.expert;
+    credit_ -= static_cast<double>(bytes_[s.expert]);
+  }
+  promote_waiting();
+}
+
+void Policy::promote_waiting() {
+  Residency& residency = device_->residency();
+  const int32_t experts = residency.num_experts();
+  for (uint32_t slot = 0; slot < coming_.size(); ++slot) {
+    if (coming_[slot] == Seat::kEmpty || residency.state(slot) != kFree) continue;
+    const auto e = static_cast<int32_t>(coming_[slot]);
+    residency.promote(e / experts, e % experts, slot);  // refused: someone else brought it meanwhile
+    coming_[slot] = Seat::kEmpty;
+  }
+}
+
+}  // namespace strata::tiers

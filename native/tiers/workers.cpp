@@ -1,0 +1,189 @@
+#include "tiers/workers.h"
+
+#include <chrono>
+
+#include "cpu/float_mode.h"
+
+namespace strata::tiers {
+
+namespace {
+constexpr int kSpins = 2'000;  // turns of polling before a thread that has nothing to do naps
+constexpr auto kNap = std::chrono::microseconds(20);
+enum ExpertState : uint32_t { kUnknown, kPinned, kLost };
+
+uint64_t address(const void* p) { return reinterpret_cast<uint64_t>(p); }
+}  // namespace
+
+Workers::Workers(int threads, ExpertStore* store, const MailboxView& box, const MailboxLimits& limits, int64_t inner,
+                 uint64_t limit_ns, uint32_t* fault, std::atomic<uint32_t>* kernel_faults)
+    : store_(store),
+      box_(box),
+      limits_(limits),
+      limit_ns_(limit_ns),
+      fault_(fault),
+      kernel_faults_(kernel_faults),
+      layers_(store->layers().size()) {
+  const uint64_t values = static_cast<uint64_t>(limits.rows) * static_cast<uint64_t>(limits.k) * static_cast<uint64_t>(inner);
+  scales_at_ = line_up(values), sums_at_ = scales_at_ + line_up(values / 8);
+  inner_.resize(std::max(values * 4, sums_at_ + line_up(values / 8)) + 64);
+  for (int32_t i = 0; i < limits.experts; ++i) items_.push_back(std::make_unique<Item>());
+  alive_.store(threads);
+  box_.head->workers = static_cast<uint32_t>(threads);
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+}
+
+Workers::~Workers() {
+  stop_.store(1);
+  inject(WorkerFault::kNone, 0);
+  wake();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Workers::set_layer(int32_t layer, const ExpertKernels& kernels) { layers_[static_cast<size_t>(layer)] = kernels; }
+
+void Workers::wake() {
+  active_.store(1);
+  active_.notify_all();
+}
+
+void Workers::rest() { active_.store(0); }
+
+void Workers::inject(WorkerFault fault, uint32_t after) {
+  after_.store(after);
+  injected_.store(static_cast<uint32_t>(fault));
+  injected_.notify_all();
+}
+
+// True when the planted fault struck this thread; a stall ends when the fault is taken back.
+bool Workers::stalled(bool* die) {
+  const uint32_t fault = injected_.load(std::memory_order_relaxed);
+  if (fault == 0 || after_.fetch_sub(1) != 0) return false;
+  *die = fault == static_cast<uint32_t>(WorkerFault::kDie);
+  if (*die) injected_.store(0);
+  if (!*die) injected_.wait(fault);
+  return true;
+}
+
+bool Workers::idle(int turn) {
+  if (active_.load(std::memory_order_acquire) == 0 && stop_.load() == 0) active_.wait(0);
+  turn < kSpins ? relax(turn) : std::this_thread::sleep_for(kNap);
+  return stop_.load(std::memory_order_relaxed) == 0;
+}
+
+void Workers::work() {
+  const FloatMode mode;
+  for (int turn = 0; idle(turn); ++turn) {
+    const uint32_t n = load_acquire(&box_.head->posted);
+    if (n == load_acquire(&box_.head->served)) continue;
+    open(n);
+    int32_t unit;
+    while (claim(n, &unit)) {
+      turn = 0;
+      bool die = false;
+      if (stalled(&die) && die) {
+        box_.head->workers = static_cast<uint32_t>(alive_.fetch_sub(1) - 1);
+        return;
+      }
+      run(n, unit);
+    }
+  }
+}
+
+// The first thread to see a list cuts it into units.
+void Workers::open(uint32_t n) {
+  const std::lock_guard<std::mutex> hold(opening_);
+  if (opened_ == n) return;
+  const Mailbox& head = *box_.head;
+  const ExpertKernels& kernels = *layers_[static_cast<size_t>(head.layer)];
+  units_ = 0;
+  std::vector<int32_t> experts;
+  for (int32_t i = 0; i < head.items; ++i) {
+    prepare(*items_[static_cast<size_t>(i)], box_.items[i], kernels);
+    experts.push_back(box_.items[i].expert);
+  }
+  items_left_.store(head.items);
+  store_->prefetch(head.layer, experts.data(), experts.size());
+  opened_ = n;
+  ticket_.store(static_cast<uint64_t>(n) << 32, std::memory_order_release);
+}
+
+void Workers::prepare(Item& item, const MailboxItem& posted, const ExpertKernels& kernels) {
+  item.gate_units = gate_up_units(kernels, posted.count), item.down_units = down_units(kernels, posted.count);
+  item.first_unit = units_;
+  units_ += 1 + item.gate_units + item.down_units;
+  item.state.store(kUnknown), item.gate_left.store(item.gate_units), item.down_left.store(item.down_units);
+  item.batch.clear();
+  const float* scales[kPlanes];
+  plane_scales(kernels, scales);
+  const uint64_t unknown[kPlanes] = {};
+  item.batch.add(box_.pairs + posted.first, posted.count, unknown, scales, posted.expert);
+  const auto given = [](uint64_t old, const void* now) { return old == 0 ? 0 : address(now); };
+  item.gate_up = item.batch.gate_up(kernels), item.down = item.batch.down(kernels);
+  Op &g = item.gate_up, &d = item.down;
+  g.ptr[2] = given(g.ptr[2], box_.x), g.ptr[3] = given(g.ptr[3], box_.codes);
+  g.ptr[4] = given(g.ptr[4], box_.scales), g.ptr[5] = given(g.ptr[5], box_.sums);
+  const uint8_t* inner = inner_.data() + (64 - address(inner_.data()) % 64) % 64;
+  g.ptr[10] = address(inner), g.ptr[11] = given(g.ptr[11], inner + scales_at_);
+  g.ptr[12] = given(g.ptr[12], inner + sums_at_);
+  d.ptr[2] = given(d.ptr[2], inner), d.ptr[3] = given(d.ptr[3], inner);
+  d.ptr[4] = given(d.ptr[4], inner + scales_at_), d.ptr[5] = given(d.ptr[5], inner + sums_at_);
+  d.ptr[8] = address(box_.out);
+  g.faults = d.faults = kernel_faults_;
+}
+
+bool Workers::claim(uint32_t n, int32_t* unit) {
+  uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  for (;;) {
+    if (ticket >> 32 != n || static_cast<int32_t>(ticket & 0xffffffffu) >= units_) return false;
+    if (ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) break;
+  }
+  *unit = static_cast<int32_t>(ticket & 0xffffffffu);
+  return true;
+}
+
+void Workers::find(Item& item, const MailboxItem& posted) {
+  uint8_t done = 0;
+  int32_t batch;
+  const int32_t layer = box_.head->layer;
+  const bool found = store_->take(layer, &posted.expert, 1, &done, &batch, true, limit_ns_, fault_) == 1;
+  const LayerSource& source = store_->layers()[static_cast<size_t>(layer)];
+  for (int p = 0; found && p < kPlanes; ++p) item.batch.tables[p][0] = source.tables[p][posted.expert];
+  item.state.store(found ? kPinned : kLost, std::memory_order_release);
+}
+
+void Workers::run(uint32_t n, int32_t unit) {
+  int32_t index = 0;
+  while (index + 1 < box_.head->items && items_[static_cast<size_t>(index) + 1]->first_unit <= unit) ++index;
+  Item& item = *items_[static_cast<size_t>(index)];
+  int32_t part = unit - item.first_unit - 1;
+  if (part < 0) return find(item, box_.items[index]);
+  for (int turn = 0; item.state.load(std::memory_order_acquire) == kUnknown; ++turn)
+    if (stop_.load() != 0) return;
+    else relax(turn);
+  const bool found = item.state.load() == kPinned;
+  if (part < item.gate_units) {
+    if (found) item.gate_up.run(item.gate_up, part, item.gate_units);
+    item.gate_left.fetch_sub(1, std::memory_order_acq_rel);
+    return;
+  }
+  for (int turn = 0; item.gate_left.load(std::memory_order_acquire) > 0; ++turn)
+    if (stop_.load() != 0) return;
+    else relax(turn);
+  if (found) item.down.run(item.down, part - item.gate_units, item.down_units);
+  if (item.down_left.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(n, index);
+}
+
+void Workers::finish(uint32_t n, int32_t index) {
+  Item& item = *items_[static_cast<size_t>(index)];
+  const int32_t layer = box_.head->layer;
+  if (item.state.load() == kPinned) {
+    store_->release(layer, box_.items[index].expert);
+    Counters& counters = store_->counters();
+    counters.add(kCpuExperts), counters.add(kCpuBytes, store_->expert_bytes(layer));
+    counters.add(kComputedPairs, item.batch.pairs.size());
+  }
+  store_release(box_.served_items + index, n);
+  if (items_left_.fetch_sub(1, std::memory_order_acq_rel) == 1) store_release(&box_.head->served, n);
+}
+
+}  // namespace strata::tiers

@@ -1,0 +1,69 @@
+"""The residency policy beside a device: started with what an earlier run learned, which is saved at the end."""
+
+import hashlib
+import weakref
+from pathlib import Path
+
+from strata import _native, log
+from strata.backends.sim import SimBackend
+from strata.gguf import ModelFile
+from strata.memory import Placement
+from strata.memory.learned_set import LearnedSet
+
+GAIN = 0.05  # by which the share of uses of a newcomer must beat its victim's
+
+
+class ResidencyPolicy:
+    """Owns the native thread; `close` ends it and keeps what it has learned."""
+
+    def __init__(self, backend: SimBackend, learned: LearnedSet | None, link_rate: float):
+        self._policy = _native.Policy(backend.device, link_rate, GAIN)
+        self._learned = learned
+        self._restore(backend)
+        self._policy.start()
+        self._end = weakref.finalize(self, _end, self._policy, learned)
+
+    def _restore(self, backend: SimBackend) -> None:
+        state = None if self._learned is None else self._learned.load()
+        if state is None:
+            return
+        try:
+            best = self._policy.restore(state, len(backend.device.slots()))
+        except (ValueError, TypeError) as error:
+            log.logger(__name__).warning("what was learned is left aside: %s", error)
+            return
+        experts = backend.num_experts
+        backend.fill((e // experts, e % experts) for e in best)
+
+    @property
+    def steps(self) -> int:
+        """Steps learned from."""
+        return self._policy.steps
+
+    def close(self) -> None:
+        """Ends the thread and saves; a second call does nothing."""
+        self._end()
+
+
+def _end(policy: _native.Policy, learned: LearnedSet | None) -> None:
+    policy.stop()
+    if learned is not None and policy.steps:
+        learned.save(policy.state())
+
+
+def start_policy(
+    backend: object, file: ModelFile, placement: Placement, link_rate: float
+) -> ResidencyPolicy | None:
+    """The policy of a device with some, not all, experts; None where nothing can move."""
+    if not isinstance(backend, SimBackend):
+        return None
+    if not 0 < placement.slots.count < placement.model.num_routed_experts:
+        return None
+    return ResidencyPolicy(backend, LearnedSet.of(_fingerprint(file, placement)), link_rate)
+
+
+def _fingerprint(file: ModelFile, placement: Placement) -> str:
+    """Tells models apart: their experts, and the file's name and size."""
+    sizes = placement.model.expert_bytes
+    text = f"{file.nbytes} {sizes} {placement.model.num_experts}"
+    return f"{Path(file.path).stem}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

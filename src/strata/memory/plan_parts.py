@@ -1,0 +1,110 @@
+"""The parts of a tier: what each consumer takes, and the check that all of them fit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strata.errors import MemoryLimitError
+from strata.hw.machine import Machine
+from strata.memory.plan_sizes import GIB, ROW_CACHE, Choice, ModelSizes
+from strata.ops import MAX_TAPS
+
+STAGING_PLACES = 2  # of the miss ring, times a token's experts
+
+
+@dataclass(frozen=True)
+class Part:
+    """One consumer. `pinned`: page-locked where a GPU reads it."""
+
+    name: str
+    nbytes: int
+    pinned: bool = False
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A tier's consumers; the experts are the last part and the only elastic one. Capacity is what may be used."""
+
+    name: str
+    capacity: int
+    reserve: int
+    parts: tuple[Part, ...]
+
+    @property
+    def used(self) -> int:
+        """Bytes of all parts."""
+        return sum(p.nbytes for p in self.parts)
+
+    @property
+    def free(self) -> int:
+        """Bytes that nobody has, the reserve besides."""
+        return self.capacity - self.reserve - self.used
+
+    def part(self, name: str) -> int:
+        """Bytes of the part of that name; 0 where there is none."""
+        return sum(p.nbytes for p in self.parts if p.name == name)
+
+
+EXPERTS = "experts"
+
+
+def fill(
+    name: str,
+    capacity: int,
+    reserve: int,
+    parts: Sequence[Part],
+    prompt: int,
+    experts: int,
+    pinned: bool = False,
+) -> Tier:
+    """The tier with its prompt buffers and experts; MemoryLimitError where they exceed it."""
+    own = [*parts, Part("prompt buffers", prompt), Part(EXPERTS, experts, pinned)]
+    tier = Tier(name, capacity, reserve, tuple(p for p in own if p.nbytes or p.name == EXPERTS))
+    if tier.free >= 0:
+        return tier
+    largest = sorted((p for p in tier.parts if p.nbytes), key=lambda p: -p.nbytes)
+    listed = ", ".join(f"{p.name} {p.nbytes / GIB:.3g}" for p in largest)
+    raise MemoryLimitError(
+        f"the plan needs {(tier.used + reserve) / GIB:.3g} GiB of {name} and {capacity / GIB:.3g} GiB may be used "
+        f"({listed}, reserve {reserve / GIB:.3g})"
+    )
+
+
+def vram_parts(model: ModelSizes, choice: Choice) -> tuple[list[Part], int]:
+    """What lies in VRAM besides experts, and the bytes of a prompt's buffers beyond a step's."""
+    cell = model.cell(choice.kv)
+    resident = min(choice.resident, choice.cells)
+    staging = STAGING_PLACES * model.experts_per_token * max(model.expert_bytes, default=0)
+    parts = [
+        Part("dense weights", model.dense),
+        Part("draft layer", model.draft),
+        Part("KV", cell.fixed * choice.cells + cell.spillable * resident),
+        Part("index keys", cell.index * choice.cells),
+        Part("states", model.slot * (choice.sequences + MAX_TAPS)),
+        Part("workspaces", model.workspace + model.step_arena),
+        Part("staging", staging),
+    ]
+    return parts, model.prompt_arena(choice.prefill)
+
+
+def ram_parts(model: ModelSizes, machine: Machine, choice: Choice, on_gpu: bool) -> list[Part]:
+    """What lies in RAM besides experts."""
+    cell = model.cell(choice.kv)
+    common = [
+        Part("base", model.base),
+        Part("embedding", model.embedding, pinned=True),
+        Part("n-gram rows", min(model.ngram, ROW_CACHE), pinned=True),
+        Part("thread scratch", model.thread * machine.threads),
+    ]
+    if on_gpu:
+        spilled = cell.spillable * choice.cells if choice.resident < choice.cells else 0
+        return [*common, Part("KV copy", spilled, pinned=True)]
+    return [
+        *common,
+        Part("dense weights", model.dense),
+        Part("draft layer", model.draft),
+        Part("KV", (cell.fixed + cell.spillable) * choice.cells),
+        Part("index keys", cell.index * choice.cells),
+        Part("states", model.slot * (choice.sequences + MAX_TAPS)),
+        Part("workspaces", model.workspace + model.step_arena),
+        Part("prompt buffers", model.prompt_arena(choice.prefill)),
+    ]

@@ -1,0 +1,91 @@
+"""Placing one choice of settings: every part priced, held to its tier, the experts last."""
+
+from dataclasses import dataclass
+
+from strata.errors import MemoryLimitError
+from strata.hw.machine import Gpu, Machine
+from strata.memory.plan_parts import Tier, fill, ram_parts, vram_parts
+from strata.memory.plan_sizes import GIB, Choice, ModelSizes, PlanOptions
+from strata.memory.slots import ExpertSlots, all_slots, count_slots, fill_slots
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where everything goes. `vram` None: no GPU. Bytes."""
+
+    model: ModelSizes
+    choice: Choice
+    ram: Tier
+    vram: Tier | None
+    slots: ExpertSlots  # of the VRAM expert cache
+    experts_in_ram: int
+    experts_on_ssd: int
+    lent: int  # of the expert cache, to a prompt while it is read
+    pinned: int  # of RAM, to be page-locked
+    notes: tuple[str, ...] = ()
+
+
+def place(model: ModelSizes, machine: Machine, options: PlanOptions, choice: Choice) -> Placement:
+    """The placement; MemoryLimitError where a tier is too small."""
+    tier, slots, lent = None, ExpertSlots(()), 0
+    if machine.gpus:
+        tier, slots, lent = _vram(model, machine.gpus[0], options, choice)
+    elif options.expert_slots:
+        raise MemoryLimitError(
+            f"--expert-cache {options.expert_slots} needs VRAM, and there is no GPU; --vram-limit-gib plans for one"
+        )
+    ram, in_ram, on_ssd = _ram(model, machine, options, choice)
+    wanted = sum(p.nbytes for p in ram.parts if p.pinned) if machine.gpus else 0
+    pinned = wanted if machine.lockable is None else min(wanted, machine.lockable)
+    notes = _notes(machine, options, choice, wanted, on_ssd)
+    return Placement(model, choice, ram, tier, slots, in_ram, on_ssd, lent, pinned, notes)
+
+
+def _vram(model: ModelSizes, gpu: Gpu, options: PlanOptions, choice: Choice) -> tuple[Tier, ExpertSlots, int]:
+    parts, prompt = vram_parts(model, choice)
+    left = gpu.free - options.vram_reserve - sum(p.nbytes for p in parts)
+    classes = model.expert_classes()
+    if options.expert_slots is None:
+        slots = fill_slots(classes, max(left, 0))
+    else:
+        slots = count_slots(classes, options.expert_slots)
+    own = max(prompt - slots.nbytes, 0)  # what the cache cannot lend
+    return fill("VRAM", gpu.free, options.vram_reserve, parts, own, slots.nbytes), slots, prompt - own
+
+
+def _ram(model: ModelSizes, machine: Machine, options: PlanOptions, choice: Choice) -> tuple[Tier, int, int]:
+    """The tier, and the bytes of experts in RAM and on the SSD."""
+    parts, capacity = ram_parts(model, machine, choice, on_gpu=bool(machine.gpus)), machine.ram_capacity
+    reserve = options.ram_reserve(capacity)
+    every = all_slots(model.expert_classes()).nbytes
+    least = min(model.least_ram_experts(), every)
+    if options.ram_budget is None:
+        left = capacity - reserve - sum(p.nbytes for p in parts)
+        in_ram = max(min(left, every), least)
+    elif options.ram_budget < least:
+        raise MemoryLimitError(
+            f"--ram-budget-gib is {options.ram_budget / GIB:.3g}; a step's experts need at least {least / GIB:.3g}"
+        )
+    else:
+        in_ram = min(options.ram_budget, every)
+    return fill("RAM", capacity, reserve, parts, 0, in_ram, pinned=True), in_ram, every - in_ram
+
+
+def _notes(
+    machine: Machine, options: PlanOptions, choice: Choice, pinned: int, on_ssd: int
+) -> tuple[str, ...]:
+    notes = []
+    if options.kv == "auto" and choice.kv != "f16":
+        notes.append(
+            f"--kv auto took {choice.kv}: f16 cells would not fit, or take the place of too many experts"
+        )
+    if machine.lockable is not None and pinned > machine.lockable:
+        notes.append(
+            f"{pinned / GIB:.3g} GiB should be page-locked, the limit (ulimit -l) is {machine.lockable / GIB:.3g}: a "
+            "part is locked, the rest is copied more slowly"
+        )
+    if on_ssd:
+        notes.append(f"{on_ssd / GIB:.3g} GiB of experts stay on the SSD")
+        if not machine.huge_page:
+            notes.append("transparent huge pages are off: experts in RAM are read more slowly")
+    return tuple(notes)

@@ -1,0 +1,161 @@
+"""What a plan weighs: a model's sizes, the options that bear on memory, and one choice among settings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from strata.config import EngineOptions
+from strata.errors import UsageError
+from strata.memory.kv import KVType
+from strata.memory.slots import SizeClass, size_classes
+from strata.ops import MAX_STEP_ROWS, PAGE_CELLS
+
+GIB, MIB = 1 << 30, 1 << 20
+BASE_BYTES = 112 * MIB  # Python, NumPy, the extension, the server: 101 MB measured
+TOKEN_BYTES = 512  # of tokenizer a vocabulary entry: 235 to 430 measured
+LAYER_BYTES = MIB  # op records of all row buckets
+RAM_RESERVE = 2 * GIB  # at most; a tenth of small machines
+ROW_CACHE = 256 * MIB  # of n-gram rows, where the table is larger
+
+
+@dataclass(frozen=True)
+class CellBytes:
+    """Bytes of one cell over all layers: keys and values that stay in VRAM, those that may spill, pooled index keys."""
+
+    fixed: int
+    spillable: int = 0
+    index: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """All of a cell."""
+        return self.fixed + self.spillable + self.index
+
+
+@dataclass(frozen=True)
+class ModelSizes:
+    """Bytes of a model, of its sequences and of its programs."""
+
+    name: str
+    dense: int  # weights that every step reads, without those below
+    embedding: int  # rows looked up by token
+    draft: int
+    expert_bytes: tuple[int, ...]  # of one routed expert, by layer that has them
+    num_experts: int  # a layer
+    experts_per_token: int
+    ngram: int  # the table
+    cells: Mapping[KVType, CellBytes]  # formats that the heads allow
+    slot: int  # states of a sequence besides its cells
+    workspace: int  # step inputs, constants, outputs
+    step_arena: int
+    chunk_arena: int  # of a chunk of `chunk_rows`
+    chunk_rows: int
+    thread: int  # scratch of one worker
+    vocab: int
+    layers: int
+    max_context: int
+
+    def cell(self, kv: KVType) -> CellBytes:
+        """Bytes of a cell; UsageError where the heads do not allow the format."""
+        if kv not in self.cells:
+            raise UsageError(f"--kv {kv} does not fit the model's heads; {', '.join(self.cells)} do")
+        return self.cells[kv]
+
+    @property
+    def spills(self) -> bool:
+        """Whether some layers may leave cells in RAM."""
+        return any(c.spillable for c in self.cells.values())
+
+    @property
+    def num_routed_experts(self) -> int:
+        """Experts of all layers."""
+        return len(self.expert_bytes) * self.num_experts
+
+    def expert_classes(self) -> tuple[SizeClass, ...]:
+        """Expert sizes with how many experts have each, largest first."""
+        return size_classes(self.expert_bytes, self.num_experts)
+
+    def least_ram_experts(self) -> int:
+        """RAM without which a layer of a step could not be served from the SSD: its experts and the next layer's."""
+        return 2 * self.experts_per_token * max(self.expert_bytes, default=0)
+
+    def prompt_arena(self, rows: int) -> int:
+        """Scratch of a prompt chunk beyond a step's."""
+        if not rows or not self.chunk_rows:
+            return 0
+        return max(-(-self.chunk_arena * rows // self.chunk_rows) - self.step_arena, 0)
+
+    @property
+    def base(self) -> int:
+        """Interpreter, libraries, tokenizer, records."""
+        return BASE_BYTES + TOKEN_BYTES * self.vocab + LAYER_BYTES * self.layers
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings that decide what sequences need."""
+
+    context: int  # tokens a sequence can hold
+    sequences: int
+    kv: KVType
+    resident: int  # cells of spilling layers that VRAM holds
+    prefill: int  # rows of a prompt chunk
+    shared_pages: int = 0  # that all sequences share; 0: each can be as long as the context
+
+    @property
+    def sequence_pages(self) -> int:
+        """Pages of one sequence of full length."""
+        return -(-self.context // PAGE_CELLS)
+
+    @property
+    def pages(self) -> int:
+        """Pages of the pool."""
+        return self.shared_pages or self.sequence_pages * self.sequences
+
+    @property
+    def cells(self) -> int:
+        """Cells of the pool."""
+        return self.pages * PAGE_CELLS
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """The settings a plan looks at; bytes."""
+
+    max_context: int = 0  # 0: what the model was made for, or less where that does not fit
+    max_num_seqs: int = 1
+    kv: KVType | Literal["auto"] = "auto"
+    kv_resident: int = 0  # cells; 0: chosen
+    prefill: int = 512
+    vram_reserve: int = 700 * MIB
+    expert_slots: int | None = None  # None: as many as fit
+    ram_budget: int | None = None  # of experts in RAM; None: as many as fit
+
+    @classmethod
+    def of(cls, options: EngineOptions) -> Self:
+        """From the engine's options; UsageError for an expert cache that is no number."""
+        slots = options.expert_cache
+        if slots != "auto" and not slots.isdigit():
+            raise UsageError(f"--expert-cache is {slots}; it must be auto or a whole number of experts")
+        return cls(
+            max_context=options.max_model_len,
+            max_num_seqs=options.max_num_seqs,
+            kv=options.kv,  # type: ignore[arg-type]  # config checks it
+            kv_resident=options.kv_resident,
+            prefill=options.prefill,
+            vram_reserve=int(options.vram_reserve_mib * MIB),
+            expert_slots=None if slots == "auto" else int(slots),
+            ram_budget=int(options.ram_budget_gib * GIB) if options.ram_budget_gib else None,
+        )
+
+    def ram_reserve(self, capacity: int) -> int:
+        """RAM left alone."""
+        return min(RAM_RESERVE, capacity // 10)
+
+
+def chunk_rows(prefill: int, context: int) -> int:
+    """Rows of the chunk program: never more than a context has, whole pages."""
+    return min(prefill, -(-context // PAGE_CELLS) * PAGE_CELLS) // PAGE_CELLS * PAGE_CELLS
+
+
+__all__ = ["MAX_STEP_ROWS", "CellBytes", "Choice", "ModelSizes", "PlanOptions", "chunk_rows"]
