@@ -32,6 +32,7 @@ class CountingBackend:
     """A backend without memory of its own: notes what a real one would be asked for."""
 
     name: str = "counting"
+    runs_ahead: bool = False
     forms: tuple[Form, ...] = ("step", "chunk")
     arenas: dict[Arena, int] = field(default_factory=dict)
     buffers: dict[Buffer, None] = field(default_factory=dict)
@@ -48,6 +49,19 @@ class CountingBackend:
     def run(self, begin: int = 0, end: int | None = None) -> None:
         """Nothing is ever run."""
         raise NotImplementedError
+
+    def submit(self, begin: int = 0, end: int | None = None) -> None:
+        """Nothing is ever run."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """Nothing was started."""
+
+    def check(self) -> None:
+        """Nothing was reported."""
+
+    def feed(self, ids: Buffer, tokens: Buffer) -> None:
+        """Nothing is ever run."""
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """An array of the buffer's shape over a single value."""
