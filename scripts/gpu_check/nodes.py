@@ -2,12 +2,27 @@
 
 import statistics
 from collections import defaultdict
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from gpu_check.common import Decoder, Report, backend_of, fill, gpu_state, load_gpu, same_logits, say, synth
+from gpu_check.common import (
+    Decoder,
+    Report,
+    backend_of,
+    by_kernel,
+    fill,
+    gpu_state,
+    in_graph,
+    load_gpu,
+    same_logits,
+    say,
+    synth,
+)
+from gpu_check.tune import setting
+from strata.backends.cuda import ahead, lower_products
 from strata.backends.cuda.driver import Launch
 
 TOKENS = 24
@@ -22,6 +37,7 @@ def run(report: Report) -> None:
     decoder = Decoder(loaded)
     report["rate"] = decoder.rate(0, 32)
     say(f"8 layers: {report['rate']}")
+    report["variants"] = _variants(decoder)
     report["prefixes"] = _prefixes(decoder)
     for line in report["prefixes"]["kernels"]:
         say(f"  {line}")
@@ -35,6 +51,39 @@ def run(report: Report) -> None:
         ]
         say(f"{cells}: {found['step_us']} us, {report[f'prefixes {cells}']}")
     report["gpu"] = gpu_state()
+
+
+_MB = 1 << 20
+VARIANTS: dict[str, list[tuple[Any, str, Any]]] = {
+    "as it is": [],
+    "nothing asked for early": [(ahead, "PLAN", None)],
+    "window 10, 5 MiB a node": [(ahead, "PLAN", ahead.Plan(10 * _MB, 5 * _MB))],
+    "window 20, 5 MiB a node": [(ahead, "PLAN", ahead.Plan(20 * _MB, 5 * _MB))],
+    "window 20, 20 MiB a node": [(ahead, "PLAN", ahead.Plan(20 * _MB, 20 * _MB))],
+    "window 32, 16 MiB a node": [(ahead, "PLAN", ahead.Plan(32 * _MB, 16 * _MB))],
+    "quantised weights to registers": [(lower_products, "STAGED", False)],
+    "the same, nothing early": [(lower_products, "STAGED", False), (ahead, "PLAN", None)],
+    "float rows to registers": [(lower_products, "FLOAT_STAGED", False)],
+}
+
+
+def _variants(decoder: Decoder) -> dict[str, Any]:
+    """Microseconds of a step of other lowerings of the same program, and of their nodes by kernel."""
+    loaded = decoder.loaded
+    backend, program = backend_of(loaded), loaded.runner.programs.of("step", 1).program
+    found: dict[str, Any] = {}
+    for name, settings in VARIANTS.items():
+        with ExitStack() as changed:
+            for module, key, value in settings:
+                changed.enter_context(setting(module, key, value))
+            replay = backend.lower(program)
+        step = in_graph(backend.driver, replay.launches)
+        found[name] = {"step_us": round(step, 1), "kernels": by_kernel(backend.driver, replay)}
+        most = [
+            (k["kernel"].split()[0], k["grid"][0], k["count"], k["each"]) for k in found[name]["kernels"][:8]
+        ]
+        say(f"{name}: {step:.1f} us, {most}")
+    return found
 
 
 def _prefixes(decoder: Decoder) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def test_buckets(name, rows, monkeypatch):
 def test_fused_sublayers(planted, rows, kv, monkeypatch):
     """10 nodes a layer with the delta rule, 12 with attention, for one row; n-gram layer, head and inputs aside."""
     monkeypatch.setattr(models.driver, "ROWS", rows)
-    tokens = np.random.default_rng(2).integers(0, 250, 40).tolist()
+    tokens = np.random.default_rng(2).integers(0, 250, 28).tolist()
     backend = device(seed=4)
     cpu, cuda = (
         Driver(planted, b, kv) if rows == 1 else Driver(planted, b, kv, sequences=3)

@@ -81,6 +81,9 @@ template <int Bytes> inline void copy_async(void* to, const void* from) {
   if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % Bytes) emulated::emulated_fail("misaligned cp.async");
   memcpy(to, from, Bytes);
 }
+inline void fetch_to_cache(const uint8_t* from, uint32_t bytes) {  // no cache here, but the bytes must be there
+  if (threadIdx.x == 0 && bytes > 0) *static_cast<const volatile uint8_t*>(from), *static_cast<const volatile uint8_t*>(from + bytes - 1);
+}
 inline void copies_wait() {}
 inline void copies_group() {}
 template <int Left> inline void copies_wait_for_groups() {}

@@ -1,5 +1,6 @@
 """Memory and lowering of the CUDA backend."""
 
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,8 @@ from numpy.typing import NDArray
 
 from strata import log
 from strata.backends.base import Arena
-from strata.backends.cuda import (  # noqa: F401  (they register their rules)
+from strata.backends.cuda import (  # noqa: F401  (most register their rules)
+    ahead,
     fuse_attention,
     fuse_dense,
     fuse_sublayer,
@@ -98,7 +100,12 @@ class CudaBackend:
             self._workspace.reset()
             return lowering(context)
 
-        parts = [Part(g.begin, g.end, launches(g.launches)) for g in found]
+        lowered = [launches(g.launches) for g in found]
+        nodes = iter(ahead.ask_ahead([node for part in lowered for node in part], ahead.PLAN))
+        parts = [
+            Part(g.begin, g.end, list(islice(nodes, len(part))))
+            for g, part in zip(found, lowered, strict=True)
+        ]
         alone = lambda i: launches(lambda at: lower(program.ops[i], at))  # noqa: E731
         replay = CudaReplay(self.driver, program, parts, alone, self._inputs, self._faults)
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:

@@ -55,6 +55,8 @@ class Launch:
     shared: int = 0  # bytes of dynamic shared memory
     dependent: bool = True  # programmatic dependent launch: the kernel itself waits for its predecessor
     cluster: int = 1  # thread blocks a cluster
+    reads: tuple[tuple[int, int], ...] = ()  # weights that every replay reads: address, bytes
+    ahead: bool = False  # the last two of `args` are memory to ask for early (ahead.py): address, bytes
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from strata.ops.step import PAGE_CELLS
 
 _INPUT_WARPS = 4
 _SELECT_THREADS = 512
+_SELECT_BINS, _SELECT_LISTED = 4096, 4096  # kBins, kListed of select.cu
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class _Inputs:
         grid = -(-(heads + 2 * kv_heads + index_heads + 1) // _INPUT_WARPS), at.bucket
         return launch(
             "attention_inputs.cu", "attention_inputs", grid, 32 * _INPUT_WARPS, args, macros=macros,
-            shared=4 * _INPUT_WARPS * room,
+            shared=4 * _INPUT_WARPS * room, ahead=True,
         )  # fmt: skip
 
 
@@ -104,14 +105,15 @@ def attention_sublayer(p: Pattern) -> Lowering:
 
 def _select(scores: BlockScores, select: SelectBlocks, at: Context) -> Launch:
     rows, stride = scores.out.shape
-    args = [
-        at.live(scores.q),
-        *at.at(scores.positions, scores.sequences, scores.page_table, scores.q, scores.pooled),
-    ]
-    args += [*at.at(select.out, scores.out), pointer(at.counters(rows)), *score_sizes(scores, stride)]
+    dim, wide = scores.pooled.shape[-1], scores.q.shape[-1]
+    args = [at.live(scores.q), *at.at(scores.positions, scores.sequences, scores.page_table, scores.q)]
+    args += [*at.at(scores.pooled, select.out, scores.out), pointer(at.counters(rows))]
+    args += [pointer(at.counters(rows * _SELECT_BINS)), *score_sizes(scores, stride), pointer(at.faults)]
+    shared = 4 * wide + 8 * _SELECT_LISTED + -(-stride // 16) * 4
+    require(dim % 32 == 0 and dim <= 128 and stride % 4 == 0 and shared + 4096 <= at.properties.shared)
     workers = max(1, min(2 * at.properties.multiprocessors, -(-stride // 128)))
-    args.append(pointer(at.faults))
-    return launch("select.cu", "score_and_select", (workers, rows), _SELECT_THREADS, args)
+    grid = workers, rows
+    return launch("select.cu", "score_and_select", grid, _SELECT_THREADS, args, shared=shared, ahead=True)
 
 
 @sublayer

@@ -1,11 +1,11 @@
-"""The experts' half of a sublayer: what the ops say, and the two launches that serve steps of one row."""
+"""The experts' half of a sublayer: what the ops say, and the two launches that serve steps of few rows."""
 
 from dataclasses import dataclass
 
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, launch, pointer, type_macro
 from strata.backends.cuda.lower_linear import segment_count
-from strata.backends.cuda.lower_products import segments, staged_bytes, table_bytes
+from strata.backends.cuda.lower_products import segments, staged_bytes, staged_weight_bytes, table_bytes
 from strata.backends.cuda.pattern import Mismatch, Pattern, Product, require
 from strata.ops.buffers import Buffer
 from strata.ops.combine import Combine, GatedAdd
@@ -17,6 +17,7 @@ from strata.ops.quantize import Quantize
 from strata.ops.router import Router
 from strata.quants import Format
 
+ROWS = 8  # of a step, up to which rows choose and read their experts apart: of many experts few are shared
 _MOST_EXPERTS = 31  # of a row: each has a warp of experts_down
 
 
@@ -62,7 +63,7 @@ class Experts:
         return [self.logits] if s is None else [self.logits, s.scalar, s.gate, s.up]
 
     def _check(self, at: Context) -> None:
-        """Mismatch where the launches of one row do not know the geometry."""
+        """Mismatch where the launches of few rows do not know the geometry."""
         _, inner, hidden = self.gate_up.gate.shape
         quantised = [self.gate_up.gate, self.gate_up.up, self.down.weight]
         if self.shared is not None:
@@ -70,7 +71,7 @@ class Experts:
             require(not table_bytes(self.shared.down.weight.format))
             require(self.shared.down.weight.shape == (hidden, inner))
         require(all(w.format.quantised for w in quantised) and self.gate_up.k <= _MOST_EXPERTS)
-        require(inner % 32 == 0 and hidden % 32 == 0 and at.bucket == 1)
+        require(inner % 32 == 0 and hidden % 32 == 0 and at.bucket <= ROWS)
 
     def step(
         self, p: Pattern, at: Context, residual: Buffer, inject: Buffer | None, out: Buffer
@@ -96,29 +97,41 @@ class Experts:
         shared = sum({f.name: _plane_table(f) for f in (gate.format, up.format)}.values()) + staged_bytes(
             hidden, 1
         )
+        warps = segment_count(hidden)
+        weights = [staged_weight_bytes(f, hidden) for f in (gate.format, up.format)]
+        staged = -(-shared // 16) * 16 + warps * sum(weights)
+        use_staged = min(weights) > 0 and staged <= at.properties.shared
+        macros.append(("STRATA_STAGED", int(use_staged)))
+        planes = top + (self.shared is not None)
+        shared_down = table_bytes(down.format) + planes * -(-staged_bytes(inner, 1) // 16) * 16
+        weight_room = planes * features // per_warp * staged_weight_bytes(down.format, inner)
+        down_staged = weight_room > 0 and shared_down + weight_room <= at.properties.shared
+        macros.append(("STRATA_INNER_STAGED", int(down_staged)))
+        shared = staged if use_staged else shared
         args = [live, *logits, *p.planes(self.x, at), *tables[:2], *scales, *q8, pointer(at.faults)]
-        grid = -(-inner // 32), top
+        grid = -(-inner // 32), top, at.bucket
         first = launch(
             "experts_step.cu",
             "experts_gate_up",
             grid,
-            32 * segment_count(hidden),
+            32 * warps,
             args,
             macros=macros,
             shared=shared,
+            ahead=True,
         )
-        planes = top + (self.shared is not None)
-        shared = table_bytes(down.format) + planes * -(-staged_bytes(inner, 1) // 16) * 16
+        shared = shared_down + (weight_room if down_staged else 0)
         args = [live, *logits, *q8, tables[2], *at.raw(self.down.scale), *self._shared_args(at)]
         args += [*at.at(residual, inject, out), pointer(at.faults)]
         second = launch(
             "experts_step.cu",
             "experts_down",
-            -(-hidden // features),
+            (-(-hidden // features), 1, at.bucket),
             32 * planes,
             args,
             macros=macros,
             shared=shared,
+            ahead=True,
         )
         require(shared <= at.properties.shared)
         return [first, second]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from strata.backends.cuda.driver import Launch
 from strata.backends.cuda.fuse import Lowering
 from strata.backends.cuda.fuse_experts import match_experts
-from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer, type_macro
+from strata.backends.cuda.lower import FILE, Context, floats, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_dense import norm_row
 from strata.backends.cuda.lower_products import product_write, products
 from strata.backends.cuda.pattern import Mismatch, Pattern, Product, first_fitting, require, sublayer
@@ -24,6 +24,11 @@ from strata.ops.streams import ScaledSilu, StreamMix, StreamWrite
 _LOW_THREADS = 256
 _LONGEST_ROW = 8192  # of a plain norm by one thread block
 _MIXER_THREADS = 512
+
+
+def _low_blocks(rank: int, rows: int) -> int:
+    """Thread blocks of streams_low, the injection's aside."""
+    return -(-rank // rows)
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,9 @@ class StreamsRead:
         def shared(rows: int) -> int:
             return 4 * wide + max(rows * row_bytes, inject_bytes)
 
-        rows = first_fitting((4, 2, 1), lambda r: shared(r) + 64 <= at.properties.shared)
+        rows = first_fitting((4, 3, 2, 1), lambda r: shared(r) + 64 <= at.properties.shared)
+        while rows > 1 and _low_blocks(rank, rows - 1) <= at.properties.multiprocessors:
+            rows -= 1
         each = max(1, rows * row_bytes // inject_bytes)
         macros: list[tuple[str, str | int]] = [
             type_macro(self.down.weight.format), type_macro(inject.weight.format, "STRATA_INJECT"),
@@ -62,15 +69,22 @@ class StreamsRead:
         low, scales = (pointer(at.scratch(4 * at.bucket * n)) for n in (rank, streams))
         logits = [pointer(0)] if self.inject is None else at.at(self.inject.out)
         blocks = -(-rank // rows) + (0 if self.inject is None else -(-streams // each))
-        args = [live, *residual, *norm, *at.raw(self.down.weight, inject.weight), low, *logits, scales]
+        down, injected = (pointer(at.weight(op.weight, FILE)) for op in (self.down, inject))
+        args = [live, *residual, *norm, down, injected, low, *logits, scales]
         first = launch(
             "read_streams.cu", "streams_low", (blocks, at.bucket), _LOW_THREADS, [*args, *floats(self.norm.eps)],
-            macros=macros, shared=shared(rows),
+            macros=macros, shared=shared(rows), ahead=True,
+            reads=[(down, self.down.weight), (injected, inject.weight)][: 1 if self.inject is None else 2],
         )  # fmt: skip
-        args = [live, *residual, *norm, scales, *at.raw(self.up.weight), low, *at.at(self.x)]
+        up = pointer(at.weight(self.up.weight, FILE))
+        args = [live, *residual, *norm, scales, up, low, *at.at(self.x)]
         args += [*p.planes(self.x, at), pointer(at.faults)]
         grid = width // 32, at.bucket
-        return [first, launch("read_streams.cu", "streams_mix", grid, 128 * streams, args, macros=macros)]
+        second = launch(
+            "read_streams.cu", "streams_mix", grid, 128 * streams, args, macros=macros, ahead=True,
+            reads=[(up, self.up.weight)],
+        )  # fmt: skip
+        return [first, second]
 
 
 def match_streams(p: Pattern) -> StreamsRead:
@@ -178,7 +192,14 @@ class _Mixer:
         ]  # fmt: skip
         grid = value_heads, 1, at.bucket
         return launch(
-            "delta_mixer.cu", "delta_mixer", grid, _MIXER_THREADS, args, macros=macros, shared=shared
+            "delta_mixer.cu",
+            "delta_mixer",
+            grid,
+            _MIXER_THREADS,
+            args,
+            macros=macros,
+            shared=shared,
+            ahead=True,
         )
 
 
@@ -230,7 +251,7 @@ def experts_sublayer(p: Pattern) -> Lowering:
         first = [*source.launches(p, at), *products(at, source.x, p.planes(source.x, at), experts.matrices)]
         try:
             return [*first, *experts.step(p, at, end.residual, end.inject, end.out)]
-        except Mismatch:  # more than one row, or a geometry of its own: the rest op by op
+        except Mismatch:  # many rows, or a geometry of its own: the rest op by op
             rest = range(ops.index(experts.router), len(ops))
             return [*first, *(node for i in rest if i not in experts.covered for node in lower(ops[i], at))]
 

@@ -79,12 +79,17 @@ def launch(
     shared: int = 0,
     dependent: bool = True,
     cluster: int = 1,
+    reads: Sequence[tuple[np.uint64, Weight]] = (),
+    ahead: bool = False,
 ) -> Launch:
-    """A launch of `entry` of kernels/`file`."""
+    """A launch of `entry` of kernels/`file`; `reads`: where dense weights lie that it streams; `ahead`: it takes memory
+    to ask for early, as the last two arguments, which this adds."""
     sizes = (grid,) if isinstance(grid, int) else grid
     x, y, z = (*sizes, 1, 1)[:3]
     kernel = Kernel(Source(file, tuple(macros)), entry)
-    return Launch(kernel, (x, y, z), block, tuple(args), shared, dependent, cluster)
+    runs = tuple((int(address), weight.nbytes) for address, weight in reads)
+    more = (pointer(0), np.uint32(0)) if ahead else ()
+    return Launch(kernel, (x, y, z), block, (*args, *more), shared, dependent, cluster, runs, ahead)
 
 
 def type_macro(fmt: Format, name: str = "STRATA_TYPE") -> tuple[str, str | int]:

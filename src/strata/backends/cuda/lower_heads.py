@@ -2,6 +2,7 @@
 
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer
+from strata.backends.cuda.lower_dense import rows_of
 from strata.ops.combine import Combine, GatedAdd
 from strata.ops.delta_inputs import DeltaGates, UnitHeads
 from strata.ops.gates import GatedNorm, SigmoidGate
@@ -11,6 +12,7 @@ from strata.ops.streams import ScaledSilu, StreamMix, StreamTile, StreamWrite
 
 THREADS = 256
 WARPS = 4
+_SLICE_THREADS = 512
 
 
 def by_value(file: str, entry: str, values: int, args: list[Arg]) -> list[Launch]:
@@ -23,11 +25,17 @@ def by_warp(file: str, entry: str, units: int, args: list[Arg]) -> list[Launch]:
     return [launch(file, entry, -(-units // WARPS), 32 * WARPS, args)]
 
 
+def by_slice(file: str, entry: str, slices: int, args: list[Arg], shared: int) -> list[Launch]:
+    """A thread block a slice, with so many bytes of shared memory."""
+    return [launch(file, entry, slices, _SLICE_THREADS, args, shared=shared)]
+
+
 @lower.register
 def _(op: GroupedNorm, at: Context) -> list[Launch]:
     args = [at.live(op.out), *at.at(op.x), *at.raw(op.weight), *at.at(op.out)]
     args += [*ints(op.x.shape[-1], op.groups), *floats(op.eps)]
-    return by_warp("streams.cu", "grouped_norm", op.out.shape[0] * op.groups, args)
+    shared = op.x.shape[-1] // op.groups * 4
+    return by_slice("streams.cu", "grouped_norm", rows_of(op.out, at) * op.groups, args, shared)
 
 
 @lower.register

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from strata.backends.cuda.driver import Arg, Launch
-from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
+from strata.backends.cuda.lower import FILE, PACKED, Context, ints, launch, pointer, type_macro
 from strata.backends.cuda.lower_linear import TABLE_WORDS, blocks_ahead, segment_count, segment_length
 from strata.backends.cuda.pattern import Product, require
 from strata.ops.buffers import Buffer
@@ -12,6 +12,13 @@ from strata.quants import Format
 _MOST, _TYPES = 6, 3  # matrices, and types of matrices, of a launch
 _THREADS = 256
 _ROWS = (1, 2, 4, 8)
+STAGED = True  # whether weights of products come through shared memory where their format knows how
+FLOAT_AHEAD = 20  # values of a float row that a lane has on their way
+FLOAT_STAGED = True  # whether launches of few thread blocks take whole float rows through shared memory
+# Formats that can (staged_weights.cuh): bytes a block of 32; planes with padding where segments are even, and always.
+_STAGED_PLANES = {"Q6_K": (26.25, 2, 0), "IQ3_XXS": (12.25, 1, 0), "Q2_0": (9.0, 1, 0), "Q8_0": (34.0, 0, 1)}
+_FLOAT_AHEAD_OF_MORE = 8
+_NO_BLOCKS = "ROWS", "SEGMENTS", "AHEAD", "LENGTH"  # macros of launches without a quantised matrix
 PAD_BYTES = 16  # kSegmentPad of product.cuh, a segment
 
 
@@ -23,6 +30,19 @@ def staged_bytes(k: int, rows: int) -> int:
 def table_bytes(fmt: Format) -> int:
     """Shared memory of a format's grid."""
     return 4 * TABLE_WORDS.get(fmt.name, 0)
+
+
+def staged_weight_bytes(fmt: Format, k: int) -> int:
+    """Shared memory of one warp's weights (staged_weights.cuh `kBytes`); 0: they go to registers."""
+    segments, length = segment_count(k), segment_length(k)
+    cells = k // 32 * (32 // segments)
+    if not STAGED or length <= 0 or cells % 16 or k % fmt.block_values:
+        return 0
+    if fmt.name not in _STAGED_PLANES:
+        return 0
+    nbytes, even, always = _STAGED_PLANES[fmt.name]
+    padding = 32 * PAD_BYTES * (always + (even if length % 2 == 0 else 0))
+    return -(-int(cells * nbytes + padding) // 16) * 16
 
 
 def rows_at_once(bucket: int) -> int:
@@ -44,10 +64,22 @@ def segments(k: int, prefix: str = "STRATA_") -> list[tuple[str, str | int]]:
     ]
 
 
+def _staged(at: Context, matrices: Sequence[Product], k: int, shared: int) -> int:
+    """Shared memory with the weights' part where all quantised matrices can use it; else `shared`."""
+    formats = {m.weight.format for m in matrices if m.weight.format.quantised}
+    sizes = {staged_weight_bytes(f, k) for f in formats}
+    per_warp = 32 // segment_count(k)
+    if 0 in sizes or not sizes or any(m.weight.shape[0] % per_warp for m in matrices):
+        return shared
+    total = -(-shared // 16) * 16 + _THREADS // 32 * max(sizes)
+    return total if total <= at.properties.shared else shared
+
+
 def products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]) -> list[Launch]:
-    """Launches of all products of x, whose quantised planes are `q8`, as few as types and number allow."""
+    """Launches of all products of x, whose quantised planes are `q8`, as few as types and number allow. Float matrices
+    go first: their rows take longest."""
     launches, group = [], list[Product]()
-    for matrix in matrices:
+    for matrix in sorted(matrices, key=lambda m: m.weight.format.quantised):
         types = {m.weight.format.name for m in (*group, matrix)}
         if len(types) > _TYPES or len(group) == _MOST:
             launches.append(_products(at, x, q8, group))
@@ -63,6 +95,7 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
     quantised = any(f.quantised for f in formats)
     count = segment_count(k) if quantised else 1
     args, end = [at.live(x), *q8, *at.at(x)], 0
+    reads = []
     for i in range(_MOST):
         m = matrices[i] if i < len(matrices) else None
         kind = 0
@@ -72,24 +105,32 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
             kind, n = formats.index(m.weight.format), m.weight.shape[0]
             each = _THREADS // 32 * (32 // count if m.weight.format.quantised else 1)
             end += -(-n // each)
-            weight = at.packed(m.weight) if m.weight.format.quantised else at.raw(m.weight)[0]
+            weight = pointer(at.weight(m.weight, PACKED if m.weight.format.quantised else FILE))
+            reads.append((weight, m.weight))
             args += [weight, *at.at(m.out), *ints(n, end)]
         macros.append((f"STRATA_KIND{i}", str(kind)))
-    shared = max((table_bytes(f) for f in formats), default=0) + 4 * _THREADS * rows + staged_bytes(k, rows)
+    room = staged = 0
     if quantised:
-        require(k % 32 == 0 and shared <= at.properties.shared)
+        room = max(table_bytes(f) for f in formats) + 4 * _THREADS * rows + staged_bytes(k, rows)
+        staged = _staged(at, matrices, k, room)
+        require(k % 32 == 0 and room <= at.properties.shared)
         macros += [(name, str(value)) for name, value in geometry(k, rows)]
     else:
-        shared = 0
-        macros += [
-            ("STRATA_ROWS", str(rows)),
-            ("STRATA_SEGMENTS", "1"),
-            ("STRATA_AHEAD", "1"),
-            ("STRATA_LENGTH", "0"),
-        ]
+        macros += [(f"STRATA_{n}", str(v)) for n, v in zip(_NO_BLOCKS, (rows, 1, 1, 0), strict=True)]
+    use_staged, ahead = staged > room, FLOAT_AHEAD if rows == 1 else _FLOAT_AHEAD_OF_MORE
+    shared = max(room, staged)
+    if exact := [f for f in formats if not f.quantised]:
+        row = k * max(f.block_bytes // f.block_values for f in exact)
+        whole = 4 * k + _THREADS // 32 * row
+        few = FLOAT_STAGED and end <= 2 * at.properties.multiprocessors and 2 * whole <= at.properties.shared
+        if rows == 1 and few and k % 8 == 0:
+            shared, ahead = max(shared, whole), 0
+        elif rows == 1:
+            shared = max(shared, 4 * k)
+    macros += [("STRATA_FLOAT_AHEAD", ahead), ("STRATA_STAGED", int(use_staged))]
     grid = end, -(-at.bucket // rows)
     args += ints(k)
-    return launch("products.cu", "products", grid, _THREADS, args, macros=macros, shared=shared)
+    return launch("products.cu", "products", grid, _THREADS, args, macros=macros, shared=shared, reads=reads)
 
 
 def product_write(
@@ -104,7 +145,17 @@ def product_write(
     while rows > 1 and shared > at.properties.shared:
         rows //= 2
         shared = table_bytes(fmt) + 8 * _THREADS * rows + staged_bytes(k, rows)
-    args = [at.live(out), *x, at.packed(product.weight), *at.at(residual, inject, out), *ints(k, n)]
-    macros = [type_macro(fmt), *geometry(k, rows), ("STRATA_STREAMS", streams)]
+    staged = _staged(at, [product], k, shared)
+    weight = at.packed(product.weight)
+    args = [at.live(out), *x, weight, *at.at(residual, inject, out), *ints(k, n)]
+    macros = [
+        type_macro(fmt),
+        *geometry(k, rows),
+        ("STRATA_STREAMS", streams),
+        ("STRATA_STAGED", int(staged > shared)),
+    ]
     grid = -(-n // (_THREADS // 32 * (32 // segment_count(k)))), -(-at.bucket // rows)
-    return launch("product_write.cu", "product_write", grid, _THREADS, args, macros=macros, shared=shared)
+    reads = [(weight, product.weight)]
+    return launch(
+        "product_write.cu", "product_write", grid, _THREADS, args, macros=macros, shared=staged, reads=reads
+    )

@@ -81,5 +81,12 @@ def _attend(op: SparseAttention, at: Context, row: int, rows: int, gated: Sequen
     ]  # fmt: skip
     shared = room(head_dim, heads)
     return launch(
-        "sparse.cu", "sparse_attention", (splits, parts, rows), 256, args, macros=macros, shared=shared
+        "sparse.cu",
+        "sparse_attention",
+        (splits, parts, rows),
+        256,
+        args,
+        macros=macros,
+        shared=shared,
+        ahead=True,
     )

@@ -4,7 +4,8 @@ import math
 
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer, type_macro
-from strata.backends.cuda.lower_heads import THREADS, by_value, by_warp
+from strata.backends.cuda.lower_dense import rows_of
+from strata.backends.cuda.lower_heads import THREADS, by_slice, by_value
 from strata.ops.conv import CausalConv
 from strata.ops.delta_rule import DeltaChunk, DeltaRule, DeltaSettle
 from strata.ops.index_keys import CellPositions, IndexKeys
@@ -81,7 +82,8 @@ def _(op: NgramGate, at: Context) -> list[Launch]:
     width = op.value.shape[-1]
     streams = op.key.shape[-1] // width
     args = [at.live(op.out), *at.at(op.key, op.query, op.value, op.out), *ints(width, streams)]
-    return by_warp("ngram.cu", "ngram_gate", op.out.shape[0] * streams, [*args, *floats(width**-0.5)])
+    args += floats(width**-0.5)
+    return by_slice("ngram.cu", "ngram_gate", rows_of(op.out, at) * streams, args, 8 * width)
 
 
 @lower.register

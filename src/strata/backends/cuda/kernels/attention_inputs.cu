@@ -1,5 +1,6 @@
 // What attention takes, in one launch: queries and keys normed and turned, keys and values stored, index queries and keys. A warp a
 // head of a row. Macros: STRATA_KV (pool type), STRATA_HEAD_DIM.
+#include "ahead.cuh"
 #include "index.cuh"
 #include "kv_store.cuh"
 
@@ -16,9 +17,11 @@ extern "C" __global__ void __launch_bounds__(32 * kWarps) attention_inputs(
     void* v_pool, unsigned short* k_scales, unsigned short* v_scales, const float* index_q, const float* index_q_norm, float* index_q_out,
     const float* index_x, const float* index_norm, const int* cells, float* raw, float* pooled, int heads, int kv_heads, int rotary,
     int max_positions, int pages_per_seq, int num_pages, int index_heads, int index_dim, int ratio, int slots, int room, float eps,
-    uint32_t* faults) {
+    uint32_t* faults, const uint8_t* ahead,
+    uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   float* mine = reinterpret_cast<float*>(shared) + warp_id() * room;
+  ask_ahead(ahead, ahead_bytes);
   dependency_wait();
   dependency_launch();
   const StepRows rows{positions, sequences, *live, slots};

@@ -84,4 +84,31 @@ __device__ __forceinline__ bool settle(const Delta& delta, const int* commits, i
   return true;
 }
 
+// `settle` of columns v, v + stride, .. (those below value_dim), all of them on their way together; `count` rows, known to be right.
+template <int N>
+__device__ __forceinline__ void settle_columns(const Delta& delta, int count, int sequence, int position, int h, int v, int stride, Part (&s)[N]) {
+  float* columns = delta.state + (static_cast<size_t>(sequence) * delta.heads + h) * delta.value_dim * kKeyDim;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) s[i].at[e] = 0.0f;
+    if (position > 0 && v + stride * i < delta.value_dim) s[i].load(columns + static_cast<size_t>(v + stride * i) * kKeyDim);
+  }
+  for (int t = 0; t < count; ++t) {
+    const float* row = delta.kept(sequence, position - count + t);
+    const float *gates = row + delta.key_width() + delta.value_width(), *values = row + delta.key_width() + h * delta.value_dim;
+    float value[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) value[i] = v + stride * i < delta.value_dim ? values[v + stride * i] : 0.0f;
+    Part key;
+    key.load(row + delta.key_head(h) * kKeyDim);
+    const float beta = gates[h], decay = exp32(gates[delta.heads + h]);
+#pragma unroll
+    for (int i = 0; i < N; ++i) advance(s[i], key, value[i], beta, decay);
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (v + stride * i < delta.value_dim) s[i].store(columns + static_cast<size_t>(v + stride * i) * kKeyDim);
+}
+
 }  // namespace strata

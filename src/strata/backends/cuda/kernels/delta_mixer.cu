@@ -2,6 +2,7 @@
 // A thread block is a value head of one sequence's rows. The state is read, brought up to date and stored before the rows are there:
 // what this step does not write is complete when the launch before is past its wait (ptx.cuh `dependency_settled`).
 // Macros: STRATA_KEY_DIM, STRATA_VALUE_DIM, STRATA_KERNEL (taps), STRATA_SILU (of the gate), STRATA_ROWS (most rows of a group).
+#include "ahead.cuh"
 #include "delta.cuh"
 
 using namespace strata;
@@ -11,6 +12,8 @@ namespace {
 constexpr int kValueDim = STRATA_VALUE_DIM, kTaps = STRATA_KERNEL, kRows = STRATA_ROWS;
 constexpr int kThreads = 512, kWarps = kThreads / 32, kColumns = (kValueDim + kWarps - 1) / kWarps;  // columns a warp
 
+constexpr int kChannels = 2 * kKeyDim + kValueDim, kTurns = (kChannels + kThreads - 1) / kThreads;  // a head's
+
 struct Ring {
   float* at;  // [slots, rows, channels]
   int rows, channels;
@@ -19,30 +22,41 @@ struct Ring {
   }
 };
 
+// Channel of value e of a head's queries, keys and values.
+__device__ __forceinline__ int channel_of(int e, int h, int key_at, int key_width) {
+  if (e >= 2 * kKeyDim) return 2 * key_width + h * kValueDim + e - 2 * kKeyDim;
+  return (e >= kKeyDim ? key_width + e - kKeyDim : e) + key_at;
+}
+
 struct HeadRows {
   float q[kRows][kKeyDim], k[kRows][kKeyDim], v[kRows][kValueDim], o[kRows][kValueDim];
   float beta[kRows], g[kRows];
 };
 
-// Channel c of the convolved row r of the group.
-__device__ __forceinline__ float convolve(const float* x, const float* weight, const Ring& ring, int first, int r, int sequence, int position,
-                                          int c) {
-  float tap[kTaps], w[kTaps];
+// A channel's taps: its weights and the values before the next row, the oldest first.
+struct Taps {
+  float weight[kTaps], before[kTaps];
+
+  // Those of the rows before `position`; may come before this step's rows are there.
+  __device__ __forceinline__ void load(const float* w, const Ring& ring, int sequence, int position, int c) {
 #pragma unroll
-  for (int j = 0; j < kTaps; ++j) {
-    const int back = kTaps - 1 - j;
-    w[j] = weight[c * kTaps + j];
-    tap[j] = 0.0f;
-    if (back <= r)
-      tap[j] = x[static_cast<size_t>(first + r - back) * ring.channels + c];
-    else if (position + r - back >= 0)
-      tap[j] = ring.column(sequence, position + r - back)[c];
+    for (int j = 0; j < kTaps; ++j) {
+      weight[j] = w[c * kTaps + j];
+      const int back = kTaps - 1 - j;
+      before[j] = back > 0 && position >= back ? ring.column(sequence, position - back)[c] : 0.0f;
+    }
   }
-  float y = 0.0f;
+  // The convolved value of the next row, which is x.
+  __device__ __forceinline__ float next(float x) {
+    before[kTaps - 1] = x;
+    float y = 0.0f;
 #pragma unroll
-  for (int j = 0; j < kTaps; ++j) y = fma32(w[j], tap[j], y);
-  return silu32(y);
-}
+    for (int j = 0; j < kTaps; ++j) y = fma32(weight[j], before[j], y);
+#pragma unroll
+    for (int j = 0; j + 1 < kTaps; ++j) before[j] = before[j + 1];
+    return silu32(y);
+  }
+};
 
 // One warp: x / sqrt(sum x^2 + 1e-6), in place, times `scale` where it is not 0.
 __device__ __forceinline__ void unit_head(float* x, float scale) {
@@ -60,7 +74,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
     const int* live, const int* positions, const int* sequences, const int* commits, float* state, float* pending, const float* qkv,
     const float* conv_weight, float* ring_rows_at, const float* b, const float* a, const float* rate, const float* bias, const float* z,
     const float* norm, int8_t* q8, float* q8_d, int16_t* q8_sums, int key_heads, int heads, int tiled, int slots, int ring_rows, int packed,
-    float query_scale, float eps, uint32_t* faults) {
+    float query_scale, float eps, uint32_t* faults, const uint8_t* ahead,
+    uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   HeadRows& rows = *reinterpret_cast<HeadRows*>(shared);
   dependency_settled();
@@ -73,35 +88,41 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
     report(faults, kFaultRange);
     return dependency_wait();
   }
-  Part s[kColumns];
-#pragma unroll
-  for (int i = 0; i < kColumns; ++i) {
-    const int v = warp_id() + kWarps * i;
-    if (v < kValueDim) settle(delta, commits, sequence, position, h, v, s[i]);
-  }
-  dependency_wait();
-  dependency_launch();
   const int key_width = delta.key_width(), key_at = delta.key_head(h) * kKeyDim, channels = 2 * key_width + heads * kValueDim;
   const bool owner = delta.owns_key(h);
   const Ring ring{ring_rows_at, ring_rows, channels};
-  for (int i = threadIdx.x; i < count * (2 * kKeyDim + kValueDim); i += kThreads) {
-    const int r = i / (2 * kKeyDim + kValueDim), e = i % (2 * kKeyDim + kValueDim);
+  Taps taps[kTurns];
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int e = threadIdx.x + turn * kThreads;
+    if (e < kChannels) taps[turn].load(conv_weight, ring, sequence, position, channel_of(e, h, key_at, key_width));
+  }
+  const float rate_h = rate[h], bias_h = bias[h], norm_part = norm[threadIdx.x % kValueDim];
+  Part s[kColumns];
+  settle_columns(delta, committed, sequence, position, h, warp_id(), kWarps, s);
+  ask_ahead(ahead, ahead_bytes);
+  dependency_wait();
+  dependency_launch();
+  // The first row's gate, for the end: a thread a value.
+  const size_t first_out = (static_cast<size_t>(first) * heads + h) * kValueDim;
+  const float first_gate = threadIdx.x < kValueDim ? z[first_out + threadIdx.x] : 0.0f;
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int e = threadIdx.x + turn * kThreads, c = channel_of(e, h, key_at, key_width);
+    if (e >= kChannels) continue;
     const bool is_value = e >= 2 * kKeyDim;
-    const int c = is_value ? 2 * key_width + h * kValueDim + e - 2 * kKeyDim : (e >= kKeyDim ? key_width + e - kKeyDim : e) + key_at;
-    const float y = convolve(qkv, conv_weight, ring, first, r, sequence, position, c);
-    if (is_value)
-      rows.v[r][e - 2 * kKeyDim] = y;
-    else if (e >= kKeyDim)
-      rows.k[r][e - kKeyDim] = y;
-    else
-      rows.q[r][e] = y;
-    if (is_value || owner) ring.column(sequence, position + r)[c] = qkv[static_cast<size_t>(first + r) * channels + c];
+    float* to = is_value ? rows.v[0] + e - 2 * kKeyDim : e >= kKeyDim ? rows.k[0] + e - kKeyDim : rows.q[0] + e;
+    for (int r = 0; r < count; ++r) {
+      const float x = qkv[static_cast<size_t>(first + r) * channels + c];
+      to[r * (is_value ? kValueDim : kKeyDim)] = taps[turn].next(x);
+      if (is_value || owner) ring.column(sequence, position + r)[c] = x;
+    }
   }
   for (int r = threadIdx.x; r < count; r += kThreads) {
     const int u = (first + r) * heads + h;
     const int at = packed ? (first + r) * 2 * heads + h / packed * 2 * packed + h % packed : u;
     rows.beta[r] = sigmoid32(b[at]);
-    rows.g[r] = rate[h] * softplus32(a[at + packed] + bias[h]);
+    rows.g[r] = rate_h * softplus32(a[at + packed] + bias_h);
   }
   __syncthreads();
   for (int u = warp_id(); u < 2 * count; u += kWarps) {
@@ -132,11 +153,13 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
     }
   }
   __syncthreads();
+  static_assert(kWarps % (kValueDim / 32) == 0, "a thread's values lie at one place of their rows");
   for (int u = warp_id(); u < count * (kValueDim / 32); u += kWarps) {
     const int r = u / (kValueDim / 32), part = u % (kValueDim / 32) * 32 + lane_id();
     const float inverse = warp_norm_inverse(rows.o[r], kValueDim, eps);
     const size_t at = (static_cast<size_t>(first + r) * heads + h) * kValueDim + part;
-    const float gate = z[at], value = ((rows.o[r][part] * inverse) * norm[part]) * (STRATA_SILU ? silu32(gate) : sigmoid32(gate));
+    const float gate = u < kValueDim / 32 ? first_gate : z[at];
+    const float value = ((rows.o[r][part] * inverse) * norm_part) * (STRATA_SILU ? silu32(gate) : sigmoid32(gate));
     if (!finite32(value)) report(faults, kFaultNonFinite);
     const size_t block = at - lane_id();
     quantize_block(value, q8 + block, q8_d + block / 32, q8_sums + block / 16);

@@ -1,12 +1,13 @@
-// The experts of a step of one row in two launches. Macros: STRATA_TYPE, STRATA_UP, STRATA_DOWN (formats of gate, up, down), STRATA_SHARED
+// The experts of a step of few rows in two launches; rows do not share what they read. Macros: STRATA_TYPE, STRATA_UP, STRATA_DOWN (formats of gate, up, down), STRATA_SHARED
 // (of the shared expert's down; left out without one), STRATA_EXPERTS, STRATA_TOP (experts of a row), STRATA_HIDDEN, STRATA_INNER,
 // STRATA_SEGMENTS, STRATA_AHEAD (of hidden), STRATA_INNER_SEGMENTS, STRATA_INNER_AHEAD, STRATA_STREAMS, STRATA_FEATURES (of a thread
-// block of experts_down), STRATA_RENORMALISE.
+// block of experts_down), STRATA_RENORMALISE, STRATA_STAGED, STRATA_INNER_STAGED (weights through shared memory: of gate and up, of down).
 //
 // Every thread block makes the router's choice for itself from the logits: a block that chose for all would be one more wait.
+#include "ahead.cuh"
 #include "op.cuh"
 #include "packed_signed.cuh"
-#include "product.cuh"
+#include "staged_weights.cuh"
 #include "step.cuh"
 #include "streams.cuh"
 #include "topk.cuh"
@@ -33,11 +34,12 @@ using UpPlane = ExpertPlane<STRATA_UP>::type;
 
 extern "C" {
 
-// inner[rank] = q8 of silu(gate x) * (up x). Grid (32 features, ranks); dynamic shared memory: tables, then a row as q8.
+// inner[rank] = q8 of silu(gate x) * (up x). Grid (32 features, ranks, rows); dynamic shared memory: tables, then a row as q8.
 __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up(const int* live, const float* logits, const int8_t* q, const float* d,
                                                               const int16_t* sums, const uint64_t* gate, const uint64_t* up,
                                                               const float* gate_scale, const float* up_scale, int8_t* inner, float* inner_d,
-                                                              int16_t* inner_sums, uint32_t* faults) {
+                                                              int16_t* inner_sums, uint32_t* faults, const uint8_t* ahead,
+    uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   __shared__ int chosen;
   __shared__ __align__(16) float scratch[kUpThreads];
@@ -47,10 +49,15 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   const StagedRows a = staged_rows<1, kSegs>(reinterpret_cast<uint8_t*>(up_table + UpPlane::kTableWords), kHidden);
   GatePlane::template fill<1>(table);
   if (STRATA_TYPE != STRATA_UP) UpPlane::template fill<1>(up_table);
+  ask_ahead(ahead, ahead_bytes);
   dependency_wait();
   dependency_launch();
-  if (*live < 1) return;
-  const int rank = blockIdx.y, first = blockIdx.x * 32 + warp_id() * (32 / kSegs), row = min(first + lane_id() / kSegs, kInner - 1);
+  const int step_row = blockIdx.z;
+  if (step_row >= *live) return;
+  logits += step_row * STRATA_EXPERTS;
+  q += static_cast<size_t>(step_row) * kHidden, d += step_row * (kHidden / 32), sums += step_row * (kHidden / 16);
+  const int rank = blockIdx.y, first = blockIdx.x * 32 + warp_id() * (32 / kSegs);
+  [[maybe_unused]] const int row = first + lane_id() / kSegs;
   if (warp_id() == 0) {
     const Choice c = choose_experts<STRATA_EXPERTS>(logits, STRATA_EXPERTS, kTop, STRATA_RENORMALISE);
     if (!c.finite) report(faults, kFaultNonFinite);
@@ -59,9 +66,20 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   stage_rows<1, kSegs>(a, q, d, sums, kHidden, 1);
   __syncthreads();
   const int expert = chosen;
-  SegmentChain<STRATA_TYPE, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, GatePlane> g(reinterpret_cast<const uint8_t*>(gate[expert]), kInner, kHidden / 32, row);
-  SegmentChain<STRATA_UP, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, UpPlane> u(reinterpret_cast<const uint8_t*>(up[expert]), kInner, kHidden / 32, row);
+  const uint8_t *gate_at = reinterpret_cast<const uint8_t*>(gate[expert]), *up_at = reinterpret_cast<const uint8_t*>(up[expert]);
+#if STRATA_STAGED
+  using Gate = StagedChain<STRATA_TYPE, 1, kSegs, STRATA_LENGTH, GatePlane>;
+  using Up = StagedChain<STRATA_UP, 1, kSegs, STRATA_LENGTH, UpPlane>;
+  constexpr int kGateBytes = decltype(Gate::weights)::kBytes, kUpBytes = decltype(Up::weights)::kBytes;
+  uint8_t* room = shared + (reinterpret_cast<uint8_t*>(a.sums + a.blocks) - shared + 15) / 16 * 16 + warp_id() * (kGateBytes + kUpBytes);
+  const Gate g(room);
+  const Up u(room + kGateBytes);
+  g.weights.copy(gate_at, kInner, first), u.weights.copy(up_at, kInner, first);
+#else
+  SegmentChain<STRATA_TYPE, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, GatePlane> g(gate_at, kInner, kHidden / 32, row);
+  SegmentChain<STRATA_UP, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, UpPlane> u(up_at, kInner, kHidden / 32, row);
   g.load_first(), u.load_first();
+#endif
   float* mine = scratch + warp_id() * 32;
   float y[1];
   g.run(table, a, y);
@@ -73,17 +91,18 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   const float gs = gate_scale ? gate_scale[expert] : 1.0f, us = up_scale ? up_scale[expert] : 1.0f;
   const float out = silu32(gated[lane_id()] * gs) * (value[lane_id()] * us);
   if (!finite32(out)) report(faults, kFaultNonFinite);
-  const size_t at = static_cast<size_t>(rank) * kInner + blockIdx.x * 32;
+  const size_t at = static_cast<size_t>(step_row * kTop + rank) * kInner + blockIdx.x * 32;
   quantize_block(out, inner + at, inner_d + at / 32, inner_sums + at / 16);
 }
 
-// The streams after the experts: a warp a rank (and one for the shared expert), kFeatures features a thread block; ranks are combined in
-// order. `shared_inner`: gate and up of the shared expert, float [2][kInner].
+// The streams after the experts: a warp a rank (and one for the shared expert), kFeatures features a thread block, grid.z: rows; ranks are
+// combined in order. `shared_inner`: gate and up of the shared expert, float [2][kInner].
 __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) experts_down(const int* live, const float* logits, const int8_t* inner, const float* inner_d,
                                                              const int16_t* inner_sums, const uint64_t* down, const float* down_scale,
                                                              const float* shared_gate, const float* shared_up, const float* shared_logit,
                                                              const uint8_t* shared_down, const float* residual, const float* inject,
-                                                             float* out, uint32_t* faults) {
+                                                             float* out, uint32_t* faults, const uint8_t* ahead,
+    uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   __shared__ __align__(16) float scratch[kDownThreads];
   __shared__ float rows[kPlanes][kFeatures], weights[kTop];
@@ -96,33 +115,46 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   const int plane = warp_id(), lane = lane_id(), first = blockIdx.x * kFeatures;
   Packed<STRATA_DOWN>::template fill<1>(table);
   dependency_settled();
-  const bool alive = *live >= 1;
+  const int step_row = blockIdx.z;
+  const bool alive = step_row < *live;
+  logits += step_row * STRATA_EXPERTS;
+  inner += static_cast<size_t>(step_row) * kTop * kInner, inner_d += step_row * kTop * (kInner / 32), inner_sums += step_row * kTop * (kInner / 16);
   Choice c{};
   if (plane < kTop && alive) {
     c = choose_experts<STRATA_EXPERTS>(logits, STRATA_EXPERTS, kTop, STRATA_RENORMALISE);
     if (plane == 0 && lane < kTop) weights[lane] = c.weight[0];
   }
   const int expert = __shfl_sync(kFullWarp, c.id[0], plane % 32);
-  using Chain = SegmentChain<STRATA_DOWN, 1, kInnerSegs, STRATA_INNER_AHEAD, STRATA_INNER_LENGTH>;
   const uint8_t* w = reinterpret_cast<const uint8_t*>(plane < kTop ? down[expert] : down[0]);
   const auto row_of = [&](int pass) { return min(first + pass * kPerWarp + lane / kInnerSegs, kHidden - 1); };
-  Chain chain(w, kHidden, kInner / 32, row_of(0));
+#if STRATA_INNER_STAGED
+  using Chain = StagedChain<STRATA_DOWN, 1, kInnerSegs, STRATA_INNER_LENGTH>;
+  constexpr int kPassBytes = decltype(Chain::weights)::kBytes;
+  uint8_t* rooms = staged + kPlanes * ((4 * (kInner / 4 + kSegmentPad * kInnerSegs + kInner / 16) + 15) / 16 * 16) + plane * kPasses * kPassBytes;
+#pragma unroll
+  for (int pass = 0; pass < kPasses && plane < kTop; ++pass)
+    Chain(rooms + pass * kPassBytes).weights.copy(w, kHidden, first + pass * kPerWarp);
+#else
+  SegmentChain<STRATA_DOWN, 1, kInnerSegs, STRATA_INNER_AHEAD, STRATA_INNER_LENGTH> chain(w, kHidden, kInner / 32, row_of(0));
   if (plane < kTop) chain.load_first();
+#endif
 #ifdef STRATA_SHARED
   using SharedChain = SegmentChain<STRATA_SHARED, 1, kInnerSegs, STRATA_INNER_AHEAD, STRATA_INNER_LENGTH>;
   SharedChain shared_chain(shared_down, kHidden, kInner / 32, row_of(0));
   if (plane == kTop) shared_chain.load_first();
 #endif
+  ask_ahead(ahead, ahead_bytes);
   dependency_wait();
   dependency_launch();
-  if (!alive) return;
+  if (!alive) return copies_wait();
   constexpr int kWriterUnits = kFeatures;
   StreamWriter<STRATA_STREAMS, kWriterUnits> writer(residual, inject, out, kHidden);
-  if (plane == 0) writer.load(0, 1, first, kFeatures);
+  if (plane == 0) writer.load(step_row, 1, first, kFeatures);
   const StagedRows a = staged_rows<1, kInnerSegs>(staged, kInner);
   const size_t row_bytes = (4 * (a.row_words + 2 * a.blocks) + 15) / 16 * 16;
   const auto rows_at = [&](int p) { return staged_rows<1, kInnerSegs>(staged + p * row_bytes, kInner); };
 #ifdef STRATA_SHARED
+  shared_gate += static_cast<size_t>(step_row) * kInner, shared_up += static_cast<size_t>(step_row) * kInner, shared_logit += step_row;
   for (int b = plane; b < kInner / 32; b += kPlanes) {  // the shared expert's inner row
     const float v = silu32(shared_gate[b * 32 + lane]) * shared_up[b * 32 + lane];
     if (!finite32(v)) report(faults, kFaultNonFinite);
@@ -149,9 +181,13 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   for (int pass = 0; pass < kPasses; ++pass) {
     float y[1];
     if (plane < kTop) {
+#if STRATA_INNER_STAGED
+      Chain(rooms + pass * kPassBytes).run(table, mine, y);
+#else
       chain.run(table, mine, y);
       chain.row = row_of(pass + 1);
       if (pass + 1 < kPasses) chain.load_first();
+#endif
     } else {
 #ifdef STRATA_SHARED
       shared_chain.run(nullptr, mine, y);
@@ -163,7 +199,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   }
   __syncthreads();
   if (plane != 0) return;
-  writer.store(0, 1, first, kFeatures, [&](int r, int) {
+  writer.store(step_row, 1, first, kFeatures, [&](int r, int) {
     float total = 0.0f;
 #pragma unroll
     for (int i = 0; i < kTop; ++i) total = combine_step(weights[i], rows[i][r], total);

@@ -86,19 +86,29 @@ __global__ void table_rows(const int* live, const int* index, const uint8_t* tab
                                 out + static_cast<size_t>(u) * width + b * F::values);
 }
 
-// Per stream sigmoid(sign(s) sqrt(max(|s|, 1e-6))) * value, s = key . query * scale; a warp a (row, stream).
+// Per stream sigmoid(sign(s) sqrt(max(|s|, 1e-6))) * value, s = key . query * scale; a thread block a (row, stream), one warp adds.
 __global__ void ngram_gate(const int* live, const float* key, const float* query, const float* value, float* out, int width, int streams,
                            float scale) {
+  STRATA_DYNAMIC_SHARED(shared);
+  __shared__ float gate;
+  float *keys = reinterpret_cast<float*>(shared), *queries = keys + width;
   dependency_wait();
   dependency_launch();
-  const int u = blockIdx.x * (blockDim.x / 32) + warp_id();
+  const int u = blockIdx.x;
   if (u >= *live * streams) return;
   const size_t at = static_cast<size_t>(u) * width;
-  const float s = warp_dot(key + at, query + at, width) * scale;
-  const float magnitude = s < 0.0f ? -s : s, root = sqrt32(magnitude > 1e-6f ? magnitude : 1e-6f);
-  const float gate = sigmoid32(s > 0.0f ? root : s < 0.0f ? -root : 0.0f);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < width; i += blockDim.x) keys[i] = key[at + i], queries[i] = query[at + i];
+  __syncthreads();
+  if (warp_id() == 0) {
+    const float s = staged_dot(keys, queries, width) * scale;
+    const float magnitude = s < 0.0f ? -s : s, root = sqrt32(magnitude > 1e-6f ? magnitude : 1e-6f);
+    if (lane_id() == 0) gate = sigmoid32(s > 0.0f ? root : s < 0.0f ? -root : 0.0f);
+  }
+  __syncthreads();
   value += static_cast<size_t>(u / streams) * width;
-  for (int i = lane_id(); i < width; i += 32) out[at + i] = gate * value[i];
+#pragma unroll 4
+  for (int i = threadIdx.x; i < width; i += blockDim.x) out[at + i] = gate * value[i];
 }
 
 }  // extern "C"

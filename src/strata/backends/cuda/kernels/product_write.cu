@@ -1,7 +1,7 @@
 // A sublayer's last product and the streams after it: R_c + 2 sigmoid(inject_c / C) y, or, with STRATA_STREAMS 0, x + y.
-// Macros: STRATA_TYPE (quantised), STRATA_ROWS, STRATA_SEGMENTS, STRATA_AHEAD, STRATA_STREAMS. grid.y: groups of STRATA_ROWS rows.
+// Macros: STRATA_TYPE (quantised), STRATA_ROWS, STRATA_SEGMENTS, STRATA_AHEAD, STRATA_STAGED (see products.cu), STRATA_STREAMS. grid.y: groups of STRATA_ROWS rows.
 #include "op.cuh"
-#include "product.cuh"
+#include "staged_weights.cuh"
 #include "streams.cuh"
 
 using namespace strata;
@@ -17,13 +17,20 @@ extern "C" __global__ void __launch_bounds__(256) product_write(const int* live,
   float* totals = scratch + blockDim.x * M;
   const StagedRows a = staged_rows<M, segs>(shared + 4 * Packed<T>::kTableWords + 2 * blockDim.x * M * 4, k);
   const int first = (blockIdx.x * (blockDim.x / 32) + warp_id()) * per_warp;
+#if STRATA_STAGED
+  using Weights = StagedWeights<T, segs, STRATA_LENGTH>;
+  uint8_t* room = shared + ((reinterpret_cast<uint8_t*>(a.sums + M * a.blocks) - shared) + 15) / 16 * 16;
+  const StagedChain<T, M, segs, STRATA_LENGTH> chain(room + warp_id() * Weights::kBytes);
+  chain.weights.copy(w, n, min(first, n - per_warp));
+#else
   SegmentChain<T, M, segs, STRATA_AHEAD, STRATA_LENGTH> chain(w, n, k / kBlock, min(first + lane_id() / segs, n - 1));
   chain.load_first();
+#endif
   Packed<T>::template fill<1>(table);
   dependency_wait();
   dependency_launch();
   const int row0 = blockIdx.y * M, rows = min(*live - row0, M);
-  if (rows <= 0) return;
+  if (rows <= 0) return copies_wait();
   StreamWriter<STRATA_STREAMS, M * per_warp> writer(residual, inject, out, n);
   writer.load(row0, rows, first, per_warp);
   stage_rows<M, segs>(a, q + static_cast<size_t>(row0) * k, d + static_cast<size_t>(row0) * a.blocks,

@@ -1,15 +1,17 @@
 // Several products of the same rows in one launch: up to six matrices of up to three types, quantised (rows as q8) or float (rows
 // as float). Macros: STRATA_TYPE0 .. 2 (types), STRATA_KIND0 .. 5 (type of each matrix, by number), STRATA_ROWS, STRATA_SEGMENTS,
-// STRATA_AHEAD (product.cuh). Thread blocks of matrix i end at end<i>; grid.y: groups of STRATA_ROWS rows.
+// STRATA_AHEAD (product.cuh), STRATA_FLOAT_AHEAD (values of a float row that a lane has on their way; 0: the whole row comes
+// through shared memory), STRATA_STAGED (whether
+// quantised weights come through shared memory). Thread blocks of matrix i end at end<i>; grid.y: groups of STRATA_ROWS rows.
 #include "op.cuh"
-#include "product.cuh"
 #include "row_chain.cuh"
+#include "staged_weights.cuh"
 
 using namespace strata;
 
 namespace {
 
-constexpr int M = STRATA_ROWS, kSegs = STRATA_SEGMENTS, kThreads = 256, kFloatAhead = M == 1 ? 20 : 8;
+constexpr int M = STRATA_ROWS, kSegs = STRATA_SEGMENTS, kThreads = 256;
 
 struct Rows {
   const int* live;
@@ -34,13 +36,20 @@ template <QuantType T> __device__ __forceinline__ void product(const Rows& in, c
     float* scratch = reinterpret_cast<float*>(table + Packed<T>::kTableWords);
     const StagedRows a = staged_rows<M, kSegs>(reinterpret_cast<uint8_t*>(scratch + kThreads * M), in.k);
     const int first = (p.block * (kThreads / 32) + warp_id()) * per_warp;
+#if STRATA_STAGED
+    using Weights = StagedWeights<T, kSegs, STRATA_LENGTH>;
+    uint8_t* room = shared + ((reinterpret_cast<uint8_t*>(a.sums + M * a.blocks) - shared) + 15) / 16 * 16;
+    const StagedChain<T, M, kSegs, STRATA_LENGTH> chain(room + warp_id() * Weights::kBytes);
+    chain.weights.copy(p.w, p.n, min(first, p.n - per_warp));
+#else
     SegmentChain<T, M, kSegs, STRATA_AHEAD, STRATA_LENGTH> chain(p.w, p.n, in.k / kBlock, min(first + lane_id() / kSegs, p.n - 1));
     chain.load_first();
+#endif
     Packed<T>::template fill<1>(table);
     dependency_wait();
     dependency_launch();
     const int rows = min(*in.live - row0, M);
-    if (rows <= 0) return;
+    if (rows <= 0) return copies_wait();
     stage_rows<M, kSegs>(a, in.q + static_cast<size_t>(row0) * in.k, in.d + static_cast<size_t>(row0) * a.blocks,
                          in.sums + static_cast<size_t>(row0) * 2 * a.blocks, in.k, rows);
     __syncthreads();
@@ -51,14 +60,34 @@ template <QuantType T> __device__ __forceinline__ void product(const Rows& in, c
     });
   } else {
     const int row = p.block * (kThreads / 32) + warp_id();
-    RowChain<T, M, kFloatAhead> chain(p.w + static_cast<size_t>(min(row, p.n - 1)) * in.k * Layout<T>::bytes, in.k);
-    chain.load_first();
+    const uint8_t* w = p.w + static_cast<size_t>(min(row, p.n - 1)) * in.k * Layout<T>::bytes;
+    constexpr bool whole = STRATA_FLOAT_AHEAD == 0;  // rows of x and of weights lie in shared memory
+    RowChain<T, M, whole ? 1 : STRATA_FLOAT_AHEAD> chain(w, in.k);
+    uint8_t* copied = shared + 4 * in.k + warp_id() * in.k * Layout<T>::bytes;
+    if constexpr (whole) {
+      for (int i = lane_id(); i < in.k * Layout<T>::bytes / 16; i += 32) copy_async<16>(copied + 16 * i, w + 16 * i);
+    } else {
+      chain.load_first();
+    }
     dependency_wait();
     dependency_launch();
     const int rows = min(*in.live - row0, M);
-    if (rows <= 0 || row >= p.n) return;
+    if (rows <= 0) return copies_wait();
+    const float* x = in.x + static_cast<size_t>(row0) * in.k;
+    if constexpr (M == 1) {  // one row fits beside the weights
+      float* staged = reinterpret_cast<float*>(shared);
+#pragma unroll 4
+      for (int i = threadIdx.x; i < in.k; i += kThreads) staged[i] = x[i];
+      copies_wait();
+      __syncthreads();
+      x = staged;
+    }
+    if (row >= p.n) return;
     float sum[M];
-    chain.run(in.x + static_cast<size_t>(row0) * in.k, in.k, rows, sum);
+    if constexpr (whole)
+      sum[0] = lane_dot<T>(copied, x, in.k);
+    else
+      chain.run(x, in.k, rows, sum);
 #pragma unroll
     for (int m = 0; m < M; ++m)
       if (lane_id() == 0 && m < rows) p.y[static_cast<size_t>(row0 + m) * p.n + row] = sum[m];

@@ -109,6 +109,15 @@ template <int Bytes> __device__ __forceinline__ void copy_async(void* to, const 
   }
 #endif
 }
+// Asks for `bytes` (a multiple of 16) at `from` to be brought to the device's cache; called by all threads of a thread block.
+__device__ __forceinline__ void fetch_to_cache(const uint8_t* from, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  if (threadIdx.x == 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes));
+#else
+  for (uint32_t i = 128 * threadIdx.x; i < bytes; i += 128 * blockDim.x)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from + i)));
+#endif
+}
 __device__ __forceinline__ void copies_wait() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");

@@ -1,5 +1,6 @@
 // Reading the residual streams in two launches (docs/contract.md "streams read"). Macros: STRATA_TYPE (float type of down and up),
 // STRATA_INJECT (of the injection's rows), STRATA_STREAMS, STRATA_WIDTH (of a stream), STRATA_RANK, STRATA_ROWS_A_BLOCK.
+#include "ahead.cuh"
 #include "lanes.cuh"
 #include "op.cuh"
 #include "step.cuh"
@@ -68,7 +69,8 @@ extern "C" {
 // low[r] = silu(down_r . n / C), logits[c] = inject_c . n, scales[c]: n the streams' norm. Grid (rows of down and inject, rows);
 // the bytes of a thread block's rows are on their way before the streams are there.
 __global__ void __launch_bounds__(kThreads) streams_low(const int* live, const float* residual, const float* norm, const uint8_t* down,
-                                                        const uint8_t* inject, float* low, float* logits, float* scales, float eps) {
+                                                        const uint8_t* inject, float* low, float* logits, float* scales, float eps, const uint8_t* ahead,
+    uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   float* x = reinterpret_cast<float*>(shared);
   uint8_t* w = shared + kAll * 4;
@@ -88,6 +90,7 @@ __global__ void __launch_bounds__(kThreads) streams_low(const int* live, const f
     const float4 v = __ldg(reinterpret_cast<const float4*>(norm) + at);
     weight[i][0] = v.x, weight[i][1] = v.y, weight[i][2] = v.z, weight[i][3] = v.w;
   }
+  ask_ahead(ahead, ahead_bytes);
   dependency_wait();
   dependency_launch();
   const int row = blockIdx.y;
@@ -111,7 +114,8 @@ __global__ void __launch_bounds__(kThreads) streams_low(const int* live, const f
 // whose values are in registers before `low` is there.
 __global__ void __launch_bounds__(128 * C) streams_mix(const int* live, const float* residual, const float* norm, const float* scales,
                                                        const uint8_t* up, const float* low, float* out, int8_t* q, float* d, int16_t* sums,
-                                                       uint32_t* faults) {
+                                                       uint32_t* faults, const uint8_t* ahead,
+    uint32_t ahead_bytes) {
   constexpr int kSteps = kRank / 32;
   static_assert(kRank % 32 == 0, "whole steps of four threads");
   __shared__ __align__(16) float x[kRank];
@@ -122,6 +126,7 @@ __global__ void __launch_bounds__(128 * C) streams_mix(const int* live, const fl
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) w[i].load(from + static_cast<size_t>(32 * i) * Layout<STRATA_TYPE>::bytes);
   const float weight = norm[c * kWidth + feature];
+  ask_ahead(ahead, ahead_bytes);
   dependency_wait();
   dependency_launch();
   const int row = blockIdx.y;

@@ -6,6 +6,14 @@
 
 namespace strata {
 
+// The lane dot of a row with x, both in shared memory; in every lane.
+template <QuantType T> __device__ __forceinline__ float lane_dot(const uint8_t* w, const float* x, int k) {
+  float sum = 0.0f;
+#pragma unroll 16
+  for (int i = lane_id(); i < k; i += 32) sum = fma32(one_value<T>(w + i * Layout<T>::bytes), x[i], sum);
+  return warp_tree_sum(sum);
+}
+
 // A warp's weight row of k values against up to M rows; the first `Ahead` values of each lane may be loaded early.
 template <QuantType T, int M, int Ahead> struct RowChain {
   const uint8_t* w;
@@ -13,14 +21,13 @@ template <QuantType T, int M, int Ahead> struct RowChain {
   float first[Ahead];
 
   __device__ __forceinline__ RowChain(const uint8_t* row, int values) : w(row), k(values) {}
-  __device__ __forceinline__ void load(float (&to)[Ahead], int from) const {
+  __device__ __forceinline__ void load_first() {
 #pragma unroll
     for (int i = 0; i < Ahead; ++i) {
-      const int at = from + 32 * i + lane_id();
-      to[i] = at < k ? one_value<T>(w + static_cast<size_t>(at) * Layout<T>::bytes) : 0.0f;
+      const int at = 32 * i + lane_id();
+      first[i] = at < k ? one_value<T>(w + static_cast<size_t>(at) * Layout<T>::bytes) : 0.0f;
     }
   }
-  __device__ __forceinline__ void load_first() { load(first, 0); }
 
   // sum[m] = lane dot with row m < rows of x, rows `stride` apart; in every lane.
   __device__ __forceinline__ void run(const float* x, size_t stride, int rows, float (&sum)[M]) {
@@ -28,18 +35,16 @@ template <QuantType T, int M, int Ahead> struct RowChain {
     for (int m = 0; m < M; ++m) sum[m] = 0.0f;
 #pragma unroll 1
     for (int from = 0; from < k; from += 32 * Ahead) {
-      float next[Ahead];
-      load(next, from + 32 * Ahead);
 #pragma unroll
       for (int i = 0; i < Ahead; ++i) {
-        const int at = from + 32 * i + lane_id();
+        const int at = from + 32 * i + lane_id(), next = at + 32 * Ahead;
         if (at >= k) break;
+        const float value = first[i];
+        if (next < k) first[i] = one_value<T>(w + static_cast<size_t>(next) * Layout<T>::bytes);
 #pragma unroll
         for (int m = 0; m < M; ++m)
-          if (m < rows) sum[m] = fma32(first[i], x[m * stride + at], sum[m]);
+          if (m < rows) sum[m] = fma32(value, x[m * stride + at], sum[m]);
       }
-#pragma unroll
-      for (int i = 0; i < Ahead; ++i) first[i] = next[i];
     }
 #pragma unroll
     for (int m = 0; m < M; ++m) sum[m] = warp_tree_sum(sum[m]);

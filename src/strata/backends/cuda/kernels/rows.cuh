@@ -58,22 +58,39 @@ __device__ __forceinline__ float warp_norm_inverse(const float* x, int width, fl
   return div32(1.0f, sqrt32(div32(warp_dot(x, x, width), static_cast<float>(width)) + eps));
 }
 
-// One warp: RMS norm of x, then rotation of its first 2 * pairs values: pair i is (i, i + pairs).
+// One warp: RMS norm of x, then rotation of its first 2 * pairs values: pair i is (i, i + pairs). Up to 256 values are all on their way
+// together.
 __device__ __forceinline__ void norm_rotate(const float* x, const float* weight, int dim, float eps, const Rotary& rotary,
                                             const int* positions, float* out) {
-  const float inverse = warp_norm_inverse(x, dim, eps);
-  for (int i = lane_id(); i < dim; i += 32) {
-    const float value = (x[i] * inverse) * weight[i];
+  constexpr int held = 8;
+  float value[held], scale[held];
+#pragma unroll
+  for (int e = 0; e < held; ++e) {
+    const int i = lane_id() + 32 * e;
+    value[e] = i < dim ? x[i] : 0.0f;
+    scale[e] = i < dim ? weight[i] : 0.0f;
+  }
+  float sum = 0.0f;
+#pragma unroll
+  for (int e = 0; e < held; ++e)
+    if (lane_id() + 32 * e < dim) sum = fma32(value[e], value[e], sum);
+  for (int i = lane_id() + 32 * held; i < dim; i += 32) sum = fma32(x[i], x[i], sum);
+  const float inverse = div32(1.0f, sqrt32(div32(warp_tree_sum(sum), static_cast<float>(dim)) + eps));
+  const auto put = [&](int i, float normed) {
     if (i >= 2 * rotary.pairs) {
-      out[i] = value;
+      out[i] = normed;
     } else if (i < rotary.pairs) {
       const float* angle = rotary.table + (static_cast<size_t>(positions[rotary.axes[i]]) * rotary.pairs + i) * 2;
       const int j = i + rotary.pairs;
       const float other = (x[j] * inverse) * weight[j];
-      out[i] = fma32(value, angle[0], -(other * angle[1]));
-      out[j] = fma32(other, angle[0], value * angle[1]);
+      out[i] = fma32(normed, angle[0], -(other * angle[1]));
+      out[j] = fma32(other, angle[0], normed * angle[1]);
     }
-  }
+  };
+#pragma unroll
+  for (int e = 0; e < held; ++e)
+    if (lane_id() + 32 * e < dim) put(lane_id() + 32 * e, (value[e] * inverse) * scale[e]);
+  for (int i = lane_id() + 32 * held; i < dim; i += 32) put(i, (x[i] * inverse) * weight[i]);
 }
 
 }  // namespace strata

@@ -1,4 +1,6 @@
 // block_scores, select_blocks, rank_blocks: which blocks of cells a row attends to (docs/contract.md).
+#include "ahead.cuh"
+#include "lanes.cuh"
 #include "rows.cuh"
 
 using namespace strata;
@@ -53,43 +55,163 @@ __device__ __forceinline__ int sum_before(int value, int* warps, int& total) {
   return before + sum - value;
 }
 
-// One thread block: the `budget` best of `blocks` > budget scores, ascending by block. The bits of the last score that is
-// kept are found 8 at a time; of the blocks that have exactly that score the first ones are kept.
-__device__ __forceinline__ void choose(const float* scores, int blocks, int budget, int* out) {
-  __shared__ int counts[256], warps[kSelectThreads / 32], byte_at, left;
-  uint32_t known = 0, mask = 0;
-  if (threadIdx.x == 0) left = budget;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    for (int i = threadIdx.x; i < 256; i += blockDim.x) counts[i] = 0;
-    __syncthreads();
-    for (int i = threadIdx.x; i < blocks; i += blockDim.x) {
-      const uint32_t bits = rank_bits(__ldcg(scores + i));
-      if ((bits & mask) == known) atomicAdd(&counts[bits >> shift & 255u], 1);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      int byte = 255;
-      for (; counts[byte] < left; --byte) left -= counts[byte];
-      byte_at = byte;
-    }
-    __syncthreads();
-    known |= static_cast<uint32_t>(byte_at) << shift;
-    mask |= 255u << shift;
+// One thread block: the highest bin at or above which `left` lie, of counts in shared memory; `left` becomes how many of that bin are
+// needed. Barriers before and after.
+template <int Bins> __device__ __forceinline__ int last_bin(const int* counts, int* warps, int& left) {
+  __shared__ int found, needed;
+  constexpr int each = (Bins + kSelectThreads - 1) / kSelectThreads;
+  __syncthreads();
+  const int first = Bins - each * (static_cast<int>(threadIdx.x) + 1);  // threads in order from the highest bins down
+  int own = 0, total;
+  for (int i = 0; i < each && first >= 0; ++i) own += counts[first + i];
+  const int above = sum_before(own, warps, total);
+  if (above < left && above + own >= left) {
+    int bin = first + each - 1, need = left - above;
+    for (; counts[bin] < need; --bin) need -= counts[bin];
+    found = bin, needed = need;
   }
-  const int equal = left, each = (blocks + blockDim.x - 1) / blockDim.x;
-  const int begin = min(blocks, static_cast<int>(threadIdx.x) * each), end = min(blocks, begin + each);
+  __syncthreads();
+  left = needed;
+  return found;
+}
+
+// The bits of the last score that is kept, 8 at a time from those that are known; `bits(i)` of score i < n. `left` becomes how many
+// scores with exactly these bits are kept.
+template <class Bits> __device__ __forceinline__ uint32_t last_kept(uint32_t known, uint32_t mask, int n, int* warps, int& left, Bits bits) {
+  __shared__ int counts[256];
+  while (mask != 0xffffffffu) {
+    const int shift = max(__ffs(static_cast<int>(mask)) - 1, mask == 0 ? 32 : 8) - 8;
+    const uint32_t digit = 255u << shift & ~mask;
+    __syncthreads();
+    for (int i = threadIdx.x; i < 256; i += kSelectThreads) counts[i] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += kSelectThreads) {
+      const uint32_t value = bits(i);
+      if ((value & mask) == known) atomicAdd(&counts[(value & digit) >> shift], 1);
+    }
+    known |= static_cast<uint32_t>(last_bin<256>(counts, warps, left)) << shift;
+    mask |= digit;
+  }
+  return known;
+}
+
+// Writes the places of scores above `known`, and of the first `equal` that are it, in ascending order.
+template <class Bits, class Place>
+__device__ __forceinline__ void write_kept(uint32_t known, int equal, int n, int* warps, int* out, Bits bits, Place place) {
+  const int each = (n + kSelectThreads - 1) / kSelectThreads;
+  const int begin = min(n, static_cast<int>(threadIdx.x) * each), end = min(n, begin + each);
   int larger = 0, same = 0, total;
   for (int i = begin; i < end; ++i) {
-    const uint32_t bits = rank_bits(__ldcg(scores + i));
-    larger += bits > known, same += bits == known;
+    const uint32_t value = bits(i);
+    larger += value > known, same += value == known;
   }
   const int same_before = sum_before(same, warps, total);
   const int kept = max(0, min(same, equal - same_before));
   int at = sum_before(larger + kept, warps, total), seen = same_before;
   for (int i = begin; i < end; ++i) {
-    const uint32_t bits = rank_bits(__ldcg(scores + i));
-    if (bits > known || (bits == known && seen++ < equal)) out[at++] = i;
+    const uint32_t value = bits(i);
+    if (value > known || (value == known && seen++ < equal)) out[at++] = place(i);
   }
+}
+
+// One thread block: the `budget` best of `blocks` > budget scores, ascending by block. Of the blocks that have exactly the last score
+// that is kept the first ones are kept.
+__device__ __forceinline__ void choose(const float* scores, int blocks, int budget, int* out) {
+  __shared__ int warps[kSelectThreads / 32];
+  const auto bits = [&](int i) { return rank_bits(__ldcg(scores + i)); };
+  int left = budget;
+  const uint32_t known = last_kept(0, 0, blocks, warps, left, bits);
+  write_kept(known, left, blocks, warps, out, bits, [](int i) { return i; });
+}
+
+// Shared memory of score_and_select: the query heads, then counts by the scores' upper bits, in whose place the last thread block
+// lists blocks; then four bits of a byte for each four blocks, set where one may be chosen.
+constexpr int kBins = 4096, kBinShift = 20, kListed = 4096;
+
+struct Listed {
+  int* place;
+  uint32_t* bits;
+  uint8_t* marks;
+};
+
+// One thread block: marks scores in bins >= `bin`, and lists them in ascending order; their number, which may be above kListed.
+__device__ __forceinline__ int list_above(const Listed& list, const float* scores, int blocks, uint32_t bin, int* warps) {
+  constexpr int ahead = 8;
+  const int fours = (blocks + 3) / 4, words = (fours + 3) / 4;
+  for (int i0 = threadIdx.x; i0 < 4 * words; i0 += ahead * kSelectThreads) {
+    float4 four[ahead];
+#pragma unroll
+    for (int a = 0; a < ahead; ++a)
+      if (i0 + a * kSelectThreads < fours) four[a] = __ldcg(reinterpret_cast<const float4*>(scores) + i0 + a * kSelectThreads);
+#pragma unroll
+    for (int a = 0; a < ahead; ++a) {
+      const int i = i0 + a * kSelectThreads;
+      if (i >= 4 * words) break;
+      const float score[4] = {four[a].x, four[a].y, four[a].z, four[a].w};
+      unsigned mark = 0;
+      for (int e = 0; e < 4; ++e)
+        if (4 * i + e < blocks && rank_bits(score[e]) >> kBinShift >= bin) mark |= 1u << e;
+      list.marks[i] = static_cast<uint8_t>(mark);
+    }
+  }
+  __syncthreads();
+  const uint32_t* marks = reinterpret_cast<const uint32_t*>(list.marks);
+  const int each = (words + kSelectThreads - 1) / kSelectThreads;
+  const int begin = min(words, static_cast<int>(threadIdx.x) * each), end = min(words, begin + each);
+  int own = 0, total;
+  for (int i = begin; i < end; ++i) own += __popc(marks[i]);
+  int at = sum_before(own, warps, total);
+  if (total > kListed) return total;
+  for (int i = begin; i < end; ++i)
+    for (uint32_t left = marks[i]; left != 0; left &= left - 1) {
+      const int bit = __ffs(static_cast<int>(left)) - 1;
+      list.place[at++] = 16 * i + bit / 8 * 4 + bit % 8;
+    }
+  __syncthreads();
+#pragma unroll 4
+  for (int i = threadIdx.x; i < total; i += kSelectThreads) list.bits[i] = rank_bits(__ldcg(scores + list.place[i]));
+  __syncthreads();
+  return total;
+}
+
+// `choose` with the scores' counts by bin, in device memory, which become zero.
+__device__ __forceinline__ void choose_counted(uint8_t* shared, int* bins, const float* scores, int blocks, int budget, int* out) {
+  __shared__ int warps[kSelectThreads / 32];
+  int* counts = reinterpret_cast<int*>(shared);
+  for (int i = threadIdx.x; i < kBins; i += kSelectThreads) counts[i] = __ldcg(bins + i), bins[i] = 0;
+  int left = budget;
+  const uint32_t bin = static_cast<uint32_t>(last_bin<kBins>(counts, warps, left));
+  const Listed list{counts, reinterpret_cast<uint32_t*>(counts + kListed), shared + 8 * kListed};
+  const int n = list_above(list, scores, blocks, bin, warps);
+  if (n > kListed) return choose(scores, blocks, budget, out);
+  const auto bits = [&](int i) { return list.bits[i]; };
+  const uint32_t known = last_kept(bin << kBinShift, ~0u << kBinShift, n, warps, left, bits);
+  write_kept(known, left, n, warps, out, bits, [&](int i) { return list.place[i]; });
+}
+
+// Scores of blocks by four threads each (lanes.cuh), whose dim is a multiple of 32 up to 128: q in shared memory.
+__device__ __forceinline__ float quad_score(const float* key, const float* q, int heads, int dim, int j) {
+  Eight<QuantType::F32> part[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (32 * i < dim) {  // not through the read-only cache: the launch before wrote some of it
+      part[i].low = *reinterpret_cast<const float4*>(key + 32 * i + 8 * j);
+      part[i].high = *reinterpret_cast<const float4*>(key + 32 * i + 8 * j + 4);
+    }
+  float total = 0.0f;
+  for (int h = 0; h < heads; ++h) {
+    float acc[8] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (32 * i >= dim) break;
+      float v[8];
+      part[i].floats(v);
+      fma8(v, q + h * dim + 32 * i + 8 * j, acc);
+    }
+    const float dot = quad_tree_sum(acc);
+    total += dot > 0.0f ? dot : 0.0f;
+  }
+  return total;
 }
 
 }  // namespace
@@ -130,26 +252,45 @@ __global__ void __launch_bounds__(kSelectThreads) select_blocks(const int* live,
 }
 
 // Scores by all thread blocks of a row (grid (workers, rows)), the selection by the last of them; rows whose blocks fit in the budget
-// are skipped.
-__global__ void __launch_bounds__(kSelectThreads) score_and_select(const int* live, const int* positions, const int* sequences,
-                                                                   const int* page_table, const float* q, const float* pooled, int* out,
-                                                                   float* scores, uint32_t* arrived, int heads, int dim, int ratio, int budget,
-                                                                   int stride, int pages_per_seq, int num_pages, uint32_t* faults) {
+// are skipped. arrived [rows] and bins [rows, kBins] are zero before and after; stride and dim: multiples of 4 and 32, dim at most 128.
+__global__ void __launch_bounds__(kSelectThreads, 2) score_and_select(const int* live, const int* positions, const int* sequences,
+                                                                      const int* page_table, const float* q, const float* pooled, int* out,
+                                                                      float* scores, uint32_t* arrived, int* bins, int heads, int dim,
+                                                                      int ratio, int budget, int stride, int pages_per_seq, int num_pages,
+                                                                      uint32_t* faults, const uint8_t* ahead,
+    uint32_t ahead_bytes) {
+  STRATA_DYNAMIC_SHARED(shared);
   __shared__ bool last;
+  float* query = reinterpret_cast<float*>(shared);
+  uint8_t* rest = shared + 4 * heads * dim;
+  int* counts = reinterpret_cast<int*>(rest);
+  ask_ahead(ahead, ahead_bytes);
   dependency_wait();
   dependency_launch();
   const int row = blockIdx.y;
   if (row >= *live) return;
   const int blocks = (positions[row] + 1) / ratio;
   if (blocks <= budget) return;
-  if (blocks > stride || sequences[row] < 0) return report(faults, kFaultRange);
-  scores += static_cast<size_t>(row) * stride;
-  const Scorer scorer{page_table, pages_per_seq, num_pages, q + static_cast<size_t>(row) * heads * dim, pooled, heads, dim, kPageCells / ratio};
-  const int step = gridDim.x * (kSelectThreads / 32);
-  for (int b = blockIdx.x * (kSelectThreads / 32) + warp_id(); b < blocks; b += step) {
-    const float score = scorer.score(sequences[row], b, faults);
-    if (lane_id() == 0) scores[b] = score;
+  const int sequence = sequences[row];
+  if (blocks > stride || sequence < 0) return report(faults, kFaultRange);
+  scores += static_cast<size_t>(row) * stride, bins += row * kBins, q += static_cast<size_t>(row) * heads * dim;
+  for (int i = threadIdx.x; i < heads * dim; i += kSelectThreads) query[i] = q[i];
+  for (int i = threadIdx.x; i < kBins; i += kSelectThreads) counts[i] = 0;
+  __syncthreads();
+  const int quads = kSelectThreads / 4, j = threadIdx.x % 4, per_page = kPageCells / ratio;
+  for (int b0 = blockIdx.x * quads; b0 < blocks; b0 += gridDim.x * quads) {  // the whole warp: lanes exchange
+    const int b = b0 + static_cast<int>(threadIdx.x) / 4, safe = min(b, blocks - 1);
+    const int page = page_id(page_table, pages_per_seq, num_pages, sequence, safe / per_page);
+    if (page < 0) report(faults, kFaultRange);
+    const float* key = pooled + (static_cast<size_t>(max(page, 0)) * per_page + safe % per_page) * dim;
+    const float score = quad_score(key, query, heads, dim, j);
+    if (j != 0 || b >= blocks) continue;
+    scores[b] = score;
+    atomicAdd(&counts[rank_bits(score) >> kBinShift], 1);
   }
+  __syncthreads();
+  for (int i = threadIdx.x; i < kBins; i += kSelectThreads)
+    if (counts[i] != 0) atomicAdd(bins + i, counts[i]);
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -158,7 +299,7 @@ __global__ void __launch_bounds__(kSelectThreads) score_and_select(const int* li
     __threadfence();
   }
   __syncthreads();
-  if (last) choose(scores, blocks, budget, out + static_cast<size_t>(row) * budget);
+  if (last) choose_counted(rest, bins, scores, blocks, budget, out + static_cast<size_t>(row) * budget);
 }
 
 // Both, a thread block a row in turn: many rows share `scores` [gridDim.x, stride].

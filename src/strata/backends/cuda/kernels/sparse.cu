@@ -2,6 +2,7 @@
 // of 256 are by index in that list. Macros: STRATA_KV (pool type), STRATA_HEADS (query heads a thread block takes), STRATA_DIM (values a
 // head), STRATA_GATED (1: heads are gated and become q8, 0: they go to `out`). Grid: (splits, groups of heads, rows from `row0` on);
 // the last thread block of a row's heads to end joins their splits.
+#include "ahead.cuh"
 #include "op.cuh"
 #include "split.cuh"
 #include "step.cuh"
@@ -60,10 +61,12 @@ extern "C" __global__ void __launch_bounds__(256, 2) sparse_attention(
     const int* live, const int* positions, const int* sequences, const int* page_table, const float* q, const int* selected,
     const void* k_pool, const void* v_pool, const unsigned short* k_scales, const unsigned short* v_scales, float* out,
     const float* q_and_gate, int8_t* out_q, float* out_d, int16_t* out_sums, float* results, uint32_t* arrived, int heads, int kv_heads,
-    int pages_per_seq, int num_pages, int ratio, int budget, int row0, int max_splits, float scale, uint32_t* faults) {
+    int pages_per_seq, int num_pages, int ratio, int budget, int row0, int max_splits, float scale, uint32_t* faults, const uint8_t* ahead,
+    uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   __shared__ bool last_block;
   auto& s = *reinterpret_cast<Work::Room*>(shared);
+  ask_ahead(ahead, ahead_bytes);
   dependency_wait();
   dependency_launch();
   const int row = row0 + blockIdx.z;

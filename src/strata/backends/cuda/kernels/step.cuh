@@ -12,6 +12,14 @@ __device__ __forceinline__ float warp_dot(const float* a, const float* b, int n)
   return warp_tree_sum(x);
 }
 
+// The same of values that lie in shared memory, several reads at a time.
+__device__ __forceinline__ float staged_dot(const float* a, const float* b, int n) {
+  float x = 0.0f;
+#pragma unroll 8
+  for (int i = lane_id(); i < n; i += 32) x = fma32(a[i], b[i], x);
+  return warp_tree_sum(x);
+}
+
 // Exponentials over an array: 0 exp32, 1 log32, 2 sigmoid32, 3 silu32, 4 softplus32.
 template <int Function> __device__ __forceinline__ void map(const float* x, size_t n, float* y) {
   const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;

@@ -1,5 +1,5 @@
 // Hyper-connections over rows of `streams` streams of `width` values, and norms of slices.
-// One thread a value; grouped_norm one warp a slice.
+// One thread a value; grouped_norm a thread block a slice.
 #include "rows.cuh"
 
 using namespace strata;
@@ -16,14 +16,26 @@ struct Place {
 
 extern "C" {
 
+// A thread block a slice, which lies in shared memory; one warp adds its squares.
 __global__ void grouped_norm(const int* live, const float* x, const float* weight, float* out, int width, int groups, float eps) {
+  STRATA_DYNAMIC_SHARED(shared);
+  __shared__ float scale;
+  float* staged = reinterpret_cast<float*>(shared);
   dependency_wait();
   dependency_launch();
-  const int u = blockIdx.x * (blockDim.x / 32) + warp_id(), slice = width / groups;
+  const int u = blockIdx.x, slice = width / groups;
   if (u >= *live * groups) return;
   x += static_cast<size_t>(u) * slice, out += static_cast<size_t>(u) * slice, weight += u % groups * slice;
-  const float inverse = warp_norm_inverse(x, slice, eps);
-  for (int i = lane_id(); i < slice; i += 32) out[i] = (x[i] * inverse) * weight[i];
+#pragma unroll 4
+  for (int i = threadIdx.x; i < slice; i += blockDim.x) staged[i] = x[i];
+  __syncthreads();
+  if (warp_id() == 0) {
+    const float sum = staged_dot(staged, staged, slice);
+    if (lane_id() == 0) scale = div32(1.0f, sqrt32(div32(sum, static_cast<float>(slice)) + eps));
+  }
+  __syncthreads();
+#pragma unroll 4
+  for (int i = threadIdx.x; i < slice; i += blockDim.x) out[i] = (staged[i] * scale) * weight[i];
 }
 
 __global__ void stream_tile(const int* live, const float* x, float* out, int width, int streams) {

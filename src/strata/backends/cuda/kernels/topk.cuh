@@ -5,19 +5,13 @@
 
 namespace strata {
 
-// The largest of the warp's keys.
-__device__ __forceinline__ uint64_t warp_max_key(uint64_t best) {
+__device__ __forceinline__ uint32_t warp_largest(uint32_t x) {
 #if STRATA_ARCH >= 800
-  const uint32_t high = __reduce_max_sync(kFullWarp, static_cast<uint32_t>(best >> 32));
-  const uint32_t low = __reduce_max_sync(kFullWarp, best >> 32 == high ? static_cast<uint32_t>(best) : 0u);
-  return static_cast<uint64_t>(high) << 32 | low;
+  return __reduce_max_sync(kFullWarp, x);
 #else
 #pragma unroll
-  for (int half = 16; half > 0; half /= 2) {
-    const uint64_t other = __shfl_xor_sync(kFullWarp, best, half);
-    best = other > best ? other : best;
-  }
-  return best;
+  for (int half = 16; half > 0; half /= 2) x = max(x, __shfl_xor_sync(kFullWarp, x, half));
+  return x;
 #endif
 }
 
@@ -32,31 +26,43 @@ struct Choice {
 template <int Experts> __device__ __forceinline__ Choice choose_experts(const float* logits, int experts, int k, bool renormalise) {
   constexpr int each = (Experts + 31) / 32;
   const int lane = lane_id();
-  uint64_t key[each], mine0 = 0, mine1 = 0;
+  uint32_t key[each], best = 0;  // upper halves of topk_key; a lane's largest, and the first place that has it
+  int at = 0, mine0 = 0, mine1 = 0;
+  const auto find_best = [&] {
+    best = key[0], at = 0;
+#pragma unroll
+    for (int i = 1; i < each; ++i)
+      if (key[i] > best) best = key[i], at = i;
+  };
   Choice c{{0, 0}, {0.0f, 0.0f}, true};
 #pragma unroll
   for (int i = 0; i < each; ++i) {
     const int e = lane + 32 * i;
     const float x = e < experts ? logits[e] : 0.0f;
     c.finite &= finite32(x);
-    key[i] = e < experts ? topk_key(x, static_cast<uint32_t>(e)) : 0;
+    key[i] = e < experts ? static_cast<uint32_t>(topk_key(x, 0) >> 32) : 0;
   }
+  find_best();
   for (int r = 0; r < k; ++r) {
-    uint64_t best = 0;
+    const uint32_t most = warp_largest(best);
+    // The lowest of those that have it; not a number may look like no expert.
+    const uint32_t first = ~warp_largest(best == most ? ~static_cast<uint32_t>(lane + 32 * at) : 0u);
+    const int e = min(static_cast<int>(first), experts - 1);
+    if (lane == r) mine0 = e;
+    if (lane + 32 == r) mine1 = e;
+    if (lane == e % 32) {
 #pragma unroll
-    for (int i = 0; i < each; ++i) best = key[i] > best ? key[i] : best;
-    best = warp_max_key(best);
-#pragma unroll
-    for (int i = 0; i < each; ++i) key[i] = key[i] == best ? 0 : key[i];
-    if (lane == r) mine0 = best;
-    if (lane + 32 == r) mine1 = best;
+      for (int i = 0; i < each; ++i)
+        if (i == at) key[i] = 0;
+      find_best();
+    }
   }
-  const float top = logits[topk_index(__shfl_sync(kFullWarp, mine0, 0))];
+  const float top = logits[__shfl_sync(kFullWarp, mine0, 0)];
   float sum = 0.0f;
 #pragma unroll
   for (int j = 0; j < 2; ++j)
     if (lane + 32 * j < k) {
-      c.id[j] = static_cast<int>(topk_index(j == 0 ? mine0 : mine1));
+      c.id[j] = j == 0 ? mine0 : mine1;
       c.weight[j] = exp32(logits[c.id[j]] - top);
       sum += c.weight[j];
     }
