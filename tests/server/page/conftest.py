@@ -5,6 +5,7 @@ import http.server
 import json
 import shutil
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -122,3 +123,16 @@ def say():
         page.press("#message", "Enter")
 
     return send
+
+
+@pytest.fixture
+def until():
+    """Waits until a script's expression is true; playwright's own way would need `eval`, which the page forbids."""
+
+    def wait(page, expression, seconds=20):
+        deadline = time.monotonic() + seconds
+        while not page.evaluate(expression):
+            assert time.monotonic() < deadline, f"never: {expression}"
+            time.sleep(0.02)
+
+    return wait

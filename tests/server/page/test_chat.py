@@ -5,7 +5,24 @@ import threading
 
 import pytest
 
-MARKDOWN = "## Title\n\nSome **bold** and `code`\n\n1. one\n2. two\n   - inner\n\n```python\nif x < 1:\n    pass\n```\n> quoted\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+MARKDOWN = """## Title
+
+Some **bold** and `code`
+
+1. one
+2. two
+   - inner
+
+```python
+if x < 1:
+    pass
+```
+> quoted
+
+| a | b |
+|---|---|
+| 1 | 2 |
+"""
 
 
 def texts(page, selector):
@@ -62,7 +79,7 @@ def test_tool_calls_are_shown_and_answered(scripted, tab, say):
     say(page, "rain")
     page.wait_for_selector("text=It rains.")
     assert server.bodies[0]["tools"][0]["function"]["name"] == "weather"
-    asked, called, result = server.bodies[1]["messages"]
+    _asked, called, result = server.bodies[1]["messages"]
     assert called["tool_calls"][0] == {
         "id": "call_1",
         "type": "function",
@@ -112,14 +129,14 @@ def test_conversations_are_kept_in_the_browser(scripted, tab, say):
     assert page.locator("#conversations li").count() == 0
 
 
-def test_an_answer_goes_on_while_another_conversation_is_shown(scripted, tab, say):
+def test_an_answer_goes_on_while_another_conversation_is_shown(scripted, tab, say, until):
     gate = threading.Event()
     page = tab(scripted([{"content": "begun"}, lambda: gate.wait(20), {"content": " and ended"}]).port)
     say(page, "go")
     page.wait_for_selector("text=begun")
     page.click("#new")
     gate.set()
-    page.wait_for_function("document.getElementById('stop').hidden")
+    until(page, "document.getElementById('stop').hidden")
     assert page.locator("article").count() == 0
     page.click("#conversations >> text=go")
     assert texts(page, "article.assistant .body p") == ["begun and ended"]

@@ -40,7 +40,7 @@ def test_status_counts_what_was_done(tiny_server):
     assert after["generated_tokens"] - before["generated_tokens"] == 10
     assert after["read_tokens"] - before["read_tokens"] == 130
     tiers = {(t["tier"], t["name"]): t for t in after["tiers"]}
-    assert 0 < tiers["ram", "KV pool"]["used"] <= tiers["ram", "KV pool"]["total"]
+    assert 0 <= tiers["ram", "KV pool"]["used"] < tiers["ram", "KV pool"]["total"]
     assert 0 < after["decode_share"] < 1 and after["first_token_seconds"] > 0
 
 
@@ -71,15 +71,15 @@ def test_a_key_is_asked_for(serving, tiny_path, tab, say):
     assert page.evaluate("localStorage.length") == 0
 
 
-def test_chat_monitor_and_settings(smollm2_server, tab, say):
+def test_chat_monitor_and_settings(smollm2_server, tab, say, until):
     page = tab(smollm2_server.port)
     page.click("#wishes summary")
     page.fill("#max-tokens", "400")
     say(page, "Count from one to a hundred.")
-    page.wait_for_function("document.querySelector('article.assistant .body')?.textContent.length > 20")
+    until(page, "document.querySelector('article.assistant .body')?.textContent.length > 20")
     page.click("#tab-monitor")
     page.wait_for_selector("#requests td >> text=running")
-    page.wait_for_function("/[1-9].* tok/.test(document.getElementById('figures').textContent)")
+    until(page, "/[1-9].* tok/.test(document.getElementById('figures').textContent)")
     assert page.locator("#tiers [role=meter]").count() >= 3
     page.click("#tab-chat")
     page.click("#stop")
