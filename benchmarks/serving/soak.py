@@ -29,6 +29,8 @@ MALFORMED = [
 ]  # fmt: skip
 FIXED = {"messages": [{"role": "user", "content": "Name three colours."}], "max_tokens": 24, "temperature": 0}
 GROWTH = 0.05  # share of the memory at a sixth of the time that may be added after it: noise of the allocator
+PARALLEL, CONTEXT, CACHE_MIB = 4, 2048, 64
+FILL_PROMPTS = 2 * PARALLEL  # that touch all of the KV pool and of the cache before memory is looked at
 CHAT = "/v1/chat/completions"
 
 
@@ -36,7 +38,7 @@ class Soak:
     """Clients of each kind until the time is over."""
 
     def __init__(self, port: int, seconds: float):
-        self.port, self.end = port, time.monotonic() + seconds
+        self.port = port
         self.target = Target(f"http://127.0.0.1:{port}", timeout=300)
         self.model = self.target.model()
         self.prompts = PromptMaker.fitted(self.target, self.model)
@@ -44,11 +46,19 @@ class Soak:
         self.failures: list[str] = []
         self.speeds: dict[str, list[tuple[float, float]]] = defaultdict(list)  # kind: (end, seconds a token)
         self.fixed_answers: set[str] = set()
+        self.fill()
+        self.begun = time.monotonic()
+        self.end = self.begun + seconds
 
-    def body(self, kind: str, number: int, prompt: int, output: int) -> dict[str, object]:
+    def body(self, kind: str, number: object, prompt: int, output: int) -> dict[str, object]:
         """A question that no other resembles."""
         text = self.prompts.text(f"{kind} {number}", prompt)
         return self.target.body(self.model, text, output, {"ignore_eos": True})
+
+    def fill(self) -> None:
+        """Lets the server take the memory that it was granted."""
+        for i in range(FILL_PROMPTS):
+            self._whole("fill", self.body("fill", i, CONTEXT - 100, 2))
 
     def loop(self, kind: str, seed: int) -> None:
         """One client: asks, counts, asks again."""
@@ -75,7 +85,7 @@ class Soak:
 
     def long(self, chance: random.Random, number: str) -> None:
         """A long prompt and a long answer."""
-        self._whole("long", self.body("long", number, chance.randint(800, 1600), chance.randint(100, 250)))
+        self._whole("long", self.body("long", number, chance.randint(600, 1200), chance.randint(60, 200)))
 
     def cancelled(self, chance: random.Random, number: str) -> None:
         """Leaves in the middle of the prompt or of the answer."""
@@ -126,10 +136,10 @@ class Soak:
         connection.sendall(f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload)
         return connection
 
-    def report(self, memory: list[tuple[float, float]], begun: float) -> dict[str, object]:
+    def report(self, memory: list[tuple[float, float]]) -> dict[str, object]:
         """What was found."""
         after = [mib for at, mib in memory if at >= memory[-1][0] / 6]
-        middle = (begun + self.end) / 2
+        middle = (self.begun + self.end) / 2
         drift = {}
         for kind, speeds in self.speeds.items():
             halves = [s for at, s in speeds if at < middle], [s for at, s in speeds if at >= middle]
@@ -155,7 +165,8 @@ def serve(model: Path, threads: int) -> tuple[subprocess.Popen[str], int]:
     """A server process on a free port."""
     command = [str(Path(sys.executable).with_name("strata")), "serve", "--model", str(model), "--port", "0"]
     command += ["--threads", str(threads)]
-    command += ["--parallel", "8", "--max-context", "4096", "--conversation-cache-mib", "256"]
+    command += ["--parallel", str(PARALLEL), "--max-context", str(CONTEXT)]
+    command += ["--conversation-cache-mib", str(CACHE_MIB)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
@@ -178,7 +189,7 @@ def main() -> int:
     given = parser.parse_args()
     process, port = serve(given.model, given.threads)
     try:
-        soak, begun = Soak(port, given.minutes * 60), time.monotonic()
+        soak = Soak(port, given.minutes * 60)
         clients = [
             threading.Thread(target=soak.loop, args=(kind, 100 * i + j), daemon=True)
             for i, (kind, many) in enumerate(KINDS.items())
@@ -188,9 +199,9 @@ def main() -> int:
             client.start()
         memory = []
         while any(client.is_alive() for client in clients):
-            memory.append((time.monotonic() - begun, rss_mib(process.pid)))
-            time.sleep(min(5.0, max(0.5, given.minutes)))
-        found = soak.report(memory, begun)
+            memory.append((time.monotonic() - soak.begun, rss_mib(process.pid)))
+            time.sleep(min(5.0, 2 * given.minutes))
+        found = soak.report(memory)
     finally:
         process.terminate()
         code = process.wait(60)
