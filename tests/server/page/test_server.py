@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 from requests_over import TEXT, ask, post
 
@@ -41,6 +42,7 @@ def test_status_counts_what_was_done(tiny_server):
     assert after["read_tokens"] - before["read_tokens"] == 130
     tiers = {(t["tier"], t["name"]): t for t in after["tiers"]}
     assert 0 <= tiers["ram", "KV pool"]["used"] < tiers["ram", "KV pool"]["total"]
+    assert sum(part["bytes"] for part in after["plan"] if part["tier"] == "ram") > 0
     assert 0 < after["decode_share"] < 1 and after["first_token_seconds"] > 0
 
 
@@ -71,10 +73,14 @@ def test_a_key_is_asked_for(serving, tiny_path, tab, say):
     assert page.evaluate("localStorage.length") == 0
 
 
-def test_chat_monitor_and_settings(smollm2_server, tab, say, until):
+def test_chat_monitor_and_settings(smollm2_server, tab, say, until, monkeypatch):
+    """Steps are held up a little, so that the answer is still there when the monitor looks."""
+    engine, step = smollm2_server.engine, smollm2_server.engine.step
+    monkeypatch.setattr(engine, "step", lambda: (time.sleep(0.05), step())[1])
     page = tab(smollm2_server.port)
     page.click("#wishes summary")
     page.fill("#max-tokens", "400")
+    page.fill("#temperature", "0")
     say(page, "Count from one to a hundred.")
     until(page, "document.querySelector('article.assistant .body')?.textContent.length > 20")
     page.click("#tab-monitor")
@@ -82,7 +88,7 @@ def test_chat_monitor_and_settings(smollm2_server, tab, say, until):
     until(page, "/[1-9].* tok/.test(document.getElementById('figures').textContent)")
     assert page.locator("#tiers [role=meter]").count() >= 3
     page.click("#tab-chat")
-    page.click("#stop")
+    page.keyboard.press("Escape")
     page.wait_for_selector("text=Regenerate")
     page.click("#tab-monitor")
     page.wait_for_selector("#requests >> text=None are open")

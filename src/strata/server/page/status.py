@@ -35,8 +35,14 @@ async def status_of(service: Service, settings: Sequence[Settings]) -> dict[str,
         "read_tokens": read,
         "first_token_seconds": _share(count[f"{first}_sum"], count[f"{first}_count"]),
         "decode_share": _share(engine.decode_seconds, engine.decode_seconds + engine.prompt_seconds),
-        "hit_rates": [{"name": "Prompt tokens reused", "share": _share(hits, queries)}],
+        "hit_rates": [
+            {"name": "Prompt tokens reused", "share": _share(hits, queries)},
+            *_tier_hits(service.metrics),
+        ],
         "tiers": [*(_vram(card) for card in cards), *tiers],
+        "plan": [
+            {"tier": tier, "name": part, "bytes": b} for (tier, part), b in _planned(service.metrics).items()
+        ],
         "requests": [_request(r) for r in requests],
         "gpus": cards,
     }
@@ -95,6 +101,28 @@ def _counts(metrics: Metrics) -> dict[str, float]:
             if "le" not in sample.labels:
                 found[sample.name.removeprefix("vllm:")] += sample.value
     return found
+
+
+def _tier_hits(metrics: Metrics) -> list[dict[str, Any]]:
+    """Where the experts of steps were found; nothing for a model whose experts no tier counts."""
+    found = {
+        sample.labels["tier"]: sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "strata_expert_hits_total"
+    }
+    total = sum(found.values())
+    return [{"name": f"Experts found in {tier}", "share": _share(n, total)} for tier, n in found.items()]
+
+
+def _planned(metrics: Metrics) -> dict[tuple[str, str], float]:
+    """The memory plan: bytes by tier and part."""
+    return {
+        (sample.labels["tier"], sample.labels["part"]): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "strata_planned_bytes"
+    }
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -46,6 +46,8 @@ function draw(now, last) {
   ]);
   by("tiers").replaceChildren(...now.tiers.map((t) => bar(`${t.tier}: ${t.name}`, t.total ? t.used / t.total : null,
     t.total ? `${gib(t.used)} of ${gib(t.total)}` : gib(t.used))));
+  const most = Math.max(1, ...now.plan.map((p) => p.bytes));
+  by("plan").replaceChildren(...now.plan.map((p) => bar(`${p.tier}: ${p.name}`, p.bytes / most, gib(p.bytes))));
   by("rates").replaceChildren(...now.hit_rates.map((r) => bar(r.name, r.share, percent(r.share))));
   by("requests").replaceChildren(now.requests.length
     ? rows(["Request", "State", "Prompt read", "Cached", "Generated", "Seconds"],
