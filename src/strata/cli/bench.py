@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from strata.cli.bench_serve import bench_serve
 from strata.cli.options import Json, count, parse_count
 from strata.cli.output import print_json
 from strata.errors import UsageError
@@ -12,7 +13,8 @@ from strata.errors import UsageError
 if TYPE_CHECKING:
     from strata.bench.cache import CacheReport, Tally
 
-bench_app = typer.Typer(help="Measure parts of the engine.", no_args_is_help=True)
+bench_app = typer.Typer(help="Measure parts of the engine, or a server.", no_args_is_help=True)
+bench_app.command("serve")(bench_serve)
 
 Trace = typer.Option("--trace", metavar="FILE", help="Routing trace, as --trace-routes writes it.")
 Sizes = typer.Option("--sizes", metavar="P,P", help="Cache sizes in percent of the experts' bytes.")

@@ -124,6 +124,7 @@ def _run(server: ServerOptions, engine_options: EngineOptions, serving: ServingO
         listener,
         lambda: print(f"strata: serving on http://{shown}:{chosen}", file=sys.stderr),
         reload=load,
+        settings=(server, engine_options, serving),
     )
 
 

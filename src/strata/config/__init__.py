@@ -126,7 +126,7 @@ def _option(default: Any, flag: str, help: str, toml: str = "", **more: Any) -> 
     return field(default=default, metadata={"flag": flag, "help": help, "toml": toml, **more})
 
 
-class _Settings:
+class Settings:
     """Checks its fields when made, so that a settings object that exists is valid."""
 
     @classmethod
@@ -166,7 +166,7 @@ class _Settings:
 
 
 @dataclass(frozen=True)
-class EngineOptions(_Settings):
+class EngineOptions(Settings):
     """How a model is run; none of these changes what the model is."""
 
     device: str = _option(
@@ -336,7 +336,7 @@ class EngineOptions(_Settings):
 
 
 @dataclass(frozen=True)
-class SamplingOptions(_Settings):
+class SamplingOptions(Settings):
     """How one request chooses its tokens."""
 
     max_tokens: int = _option(256, "--max-tokens", "Most tokens to generate.", low=1, high=2**24)
@@ -378,7 +378,7 @@ class SamplingOptions(_Settings):
 
 
 @dataclass(frozen=True)
-class ServingOptions(_Settings):
+class ServingOptions(Settings):
     """How requests share an engine, and what is kept of their texts."""
 
     prompt_share: int = _option(
@@ -423,7 +423,7 @@ class ServingOptions(_Settings):
 
 
 @dataclass(frozen=True)
-class ServerOptions(_Settings):
+class ServerOptions(Settings):
     """Where the server listens and what it serves."""
 
     model: str = _option(

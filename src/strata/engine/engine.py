@@ -111,6 +111,11 @@ class Engine:
         return counts | read_kv_counts(runner.state.kv, runner.backend.array)
 
     @property
+    def session_disk_bytes(self) -> int:
+        """Bytes of session files."""
+        return self._store.disk_bytes
+
+    @property
     def weight_bytes_per_token(self) -> int:
         """Weight bytes that one decode row reads."""
         return self._loaded.weight_bytes_per_token

@@ -115,6 +115,11 @@ class SessionStore:
         """Bytes kept in RAM besides the pool."""
         return sum(kept.ram_bytes for _, kept in self.tree.kept()) + self.parked_bytes
 
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of session files."""
+        return 0 if self._disk is None else self._disk.nbytes
+
     def fit(self) -> None:
         """Lets go of the oldest in RAM until the budget holds the rest."""
         used = self.ram_bytes

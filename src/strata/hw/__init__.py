@@ -3,6 +3,7 @@
 from strata.hw.bandwidth import measure_read_bandwidth
 from strata.hw.cache import cache_directory
 from strata.hw.cpu import cpu_count, isa_level
+from strata.hw.gpu import gpus
 from strata.hw.machine import Gpu, Machine, machine
 from strata.hw.memory import Memory, memory
 
@@ -12,6 +13,7 @@ __all__ = [
     "Memory",
     "cache_directory",
     "cpu_count",
+    "gpus",
     "isa_level",
     "machine",
     "measure_read_bandwidth",

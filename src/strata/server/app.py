@@ -11,10 +11,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from strata import __version__
-from strata.config import ServerOptions
+from strata.config import ServerOptions, Settings
 from strata.engine import Engine
 from strata.errors import StrataError
-from strata.server import anthropic, openai
+from strata.server import anthropic, openai, page
 from strata.server.engine_thread import EngineThread
 from strata.server.errors import RESPONSES, on_http, on_invalid, on_strata_error, on_surprise
 from strata.server.guard import Access, Guard
@@ -24,7 +24,7 @@ from strata.server.service import Service
 from strata.server.watchdog import watch
 
 probes = APIRouter()
-ROUTERS = (openai.router, anthropic.router, probes)
+ROUTERS = (openai.router, anthropic.router, page.router, probes)
 
 
 def create_app(
@@ -35,14 +35,16 @@ def create_app(
     options: ServerOptions | None = None,
     keys: Sequence[str] = (),
     reload: Callable[[], Engine] | None = None,
+    settings: Sequence[Settings] = (),
 ) -> FastAPI:
     """An application around a loaded engine; its lifespan starts and stops the engine thread. `reload` makes the engine
-    anew after it left memory (`idle_unload`)."""
+    anew after it left memory (`idle_unload`); `settings` are those that the page shows."""
     options = options or ServerOptions()
     access = Access.of(options, keys)
     service = Service.of(EngineThread(engine, reload, options.idle_unload), model_id, options)
     app = FastAPI(title="Strata", version=__version__, lifespan=_lifespan(service, on_ready))
     app.state.service = service
+    app.state.settings = tuple(settings) or (options,)
     app.state.responses = ResponseStore()
     for router in ROUTERS:
         app.include_router(router, responses=RESPONSES)

@@ -54,6 +54,11 @@ class EngineThread:
         return self._engine is not None
 
     @property
+    def open_requests(self) -> list[Request]:
+        """Requests in the engine; their counts and timings may be read by anyone."""
+        return [t.request for t in list(self._tickets) if t.request is not None]
+
+    @property
     def num_running(self) -> int:
         """Requests that have left the queue."""
         return sum(

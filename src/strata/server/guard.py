@@ -15,8 +15,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from strata.config import ServerOptions
 from strata.errors import UsageError
 from strata.server.errors import error_body, note_refusal
+from strata.server.page.files import PATHS
 
-OPEN_PATHS = frozenset({"/health"})  # answered without a key, for load balancers
+OPEN_PATHS = (
+    frozenset({"/health"}) | PATHS
+)  # answered without a key: for load balancers; the page, where it is entered
 _DRAIN_BYTES, _DRAIN_SECONDS = 256 << 10, 0.25
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 

@@ -1,12 +1,12 @@
 """The process around the application: its socket, its keys, its end."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import uvicorn
 
-from strata.config import ServerOptions
+from strata.config import ServerOptions, Settings
 from strata.engine import Engine
 from strata.errors import UsageError
 from strata.server.app import create_app
@@ -56,11 +56,20 @@ def run(
     listener: socket.socket,
     on_ready: Callable[[], None] | None = None,
     reload: Callable[[], Engine] | None = None,
+    settings: Sequence[Settings] = (),
 ) -> None:
     """Serves until interrupted; `on_ready` is called when requests are taken. On an interrupt no more are taken, and
     answers that run get `shutdown_timeout` seconds to end."""
     model_id = options.model_id or Path(engine.model_file.path).stem
-    app = create_app(engine, model_id, on_ready, options=options, keys=read_keys(options), reload=reload)
+    app = create_app(
+        engine,
+        model_id,
+        on_ready,
+        options=options,
+        keys=read_keys(options),
+        reload=reload,
+        settings=settings,
+    )
     uvicorn.Server(server_config(app, options)).run(sockets=[listener])
 
 

@@ -1,0 +1,176 @@
+"""The chat in a browser: what is streamed, shown, stopped, made again, kept."""
+
+import json
+import threading
+
+import pytest
+
+MARKDOWN = """## Title
+
+Some **bold** and `code`
+
+1. one
+2. two
+   - inner
+
+```python
+if x < 1:
+    pass
+```
+> quoted
+
+| a | b |
+|---|---|
+| 1 | 2 |
+"""
+
+
+def texts(page, selector):
+    return page.locator(selector).all_text_contents()
+
+
+def test_markdown_reasoning_and_code(scripted, tab, say):
+    server = scripted(
+        [
+            {"role": "assistant"},
+            {"reasoning_content": "let me "},
+            {"reasoning_content": "see"},
+            *({"content": c} for c in MARKDOWN),
+        ]
+    )
+    page = tab(server.port)
+    say(page, "hello")
+    page.wait_for_selector("text=Regenerate")
+    body = "article.assistant .body"
+    assert texts(page, f"{body} h4") == ["Title"]
+    assert texts(page, f"{body} strong") == ["bold"]
+    assert texts(page, f"{body} pre code") == ["if x < 1:\n    pass"]
+    assert texts(page, f"{body} > ol > li > ul > li") == ["inner"]
+    assert texts(page, f"{body} blockquote p") == ["quoted"]
+    assert texts(page, f"{body} td") == ["1", "2"]
+    fold = page.locator("details.reasoning")
+    assert not fold.evaluate("d => d.open")
+    fold.locator("summary").click()
+    assert fold.locator("div").inner_text() == "let me see"
+    assert server.bodies[0]["messages"] == [{"role": "user", "content": "hello"}]
+
+
+def test_tool_calls_are_shown_and_answered(scripted, tab, say):
+    def part(text, **first):
+        return {
+            "tool_calls": [
+                {
+                    "index": 0,
+                    **first,
+                    "function": {**({"name": "weather"} if first else {}), "arguments": text},
+                }
+            ]
+        }
+
+    server = scripted([part("", id="call_1"), part('{"city": '), part('"Ulm"}')], [{"content": "It rains."}])
+    page = tab(server.port)
+    page.click("#wishes summary")
+    page.fill("#tools", '[{"type": "function", "function": {"name": "weather"}}]')
+    say(page, "weather?")
+    page.wait_for_selector("text=Regenerate")
+    assert texts(page, "details.call summary") == ["Call of weather"]
+    assert json.loads(texts(page, "details.call code")[0]) == {"city": "Ulm"}
+    assert page.get_attribute("#message", "placeholder") == "Result of weather"
+    say(page, "rain")
+    page.wait_for_selector("text=It rains.")
+    assert server.bodies[0]["tools"][0]["function"]["name"] == "weather"
+    _asked, called, result = server.bodies[1]["messages"]
+    assert called["tool_calls"][0] == {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "weather", "arguments": '{"city": "Ulm"}'},
+    }
+    assert result == {"role": "tool", "tool_call_id": "call_1", "content": "rain"}
+
+
+def test_stop_keeps_what_came_and_regenerate_asks_again(scripted, tab, say):
+    gate = threading.Event()
+    server = scripted(
+        [{"content": "first part"}, lambda: gate.wait(20), {"content": " never"}], [{"content": "second"}]
+    )
+    page = tab(server.port)
+    say(page, "go")
+    page.wait_for_selector("text=first part")
+    assert page.is_disabled("#send")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("text=Regenerate")
+    gate.set()
+    assert texts(page, "article.assistant .body") == ["first part"]
+    page.click("text=Regenerate")
+    page.wait_for_selector("text=second")
+    assert server.bodies[1]["messages"] == server.bodies[0]["messages"]
+
+
+def test_conversations_are_kept_in_the_browser(scripted, tab, say):
+    page = tab(scripted([{"content": "kept answer"}], [{"content": "other"}], [{"content": "edited"}]).port)
+    say(page, "kept question")
+    page.wait_for_selector("text=Regenerate")
+    page.reload()
+    page.wait_for_selector("text=kept answer")
+    page.click("#new")
+    assert page.locator("article").count() == 0
+    say(page, "another")
+    page.wait_for_selector("text=Regenerate")
+    assert texts(page, "#conversations .open") == ["another", "kept question"]
+    page.click("#conversations >> text=kept question")
+    page.click("text=Edit")
+    assert page.input_value("#message") == "kept question"
+    say(page, "edited question")
+    page.wait_for_selector("article >> text=edited")
+    page.click("[aria-label='Delete: another']")
+    assert texts(page, "#conversations .open") == ["edited question"]
+    page.evaluate("localStorage.setItem('strata.conversations', '{broken')")
+    page.reload()
+    assert page.locator("#conversations li").count() == 0
+
+
+def test_an_answer_goes_on_while_another_conversation_is_shown(scripted, tab, say, until):
+    gate = threading.Event()
+    page = tab(scripted([{"content": "begun"}, lambda: gate.wait(20), {"content": " and ended"}]).port)
+    say(page, "go")
+    page.wait_for_selector("text=begun")
+    page.click("#new")
+    gate.set()
+    until(page, "document.getElementById('stop').hidden")
+    assert page.locator("article").count() == 0
+    page.click("#conversations >> text=go")
+    assert texts(page, "article.assistant .body p") == ["begun and ended"]
+
+
+@pytest.mark.parametrize("width", [1200, 375])
+def test_by_keyboard_alone(scripted, tab, width):
+    page = tab(scripted([{"content": "fine"}]).port, width)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    page.keyboard.type("hello")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("there")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Regenerate")
+    assert texts(page, "article.user .body") == ["hello\nthere"]
+    page.focus("#tab-chat")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == "tab-monitor"
+    assert page.is_visible("#monitor") and not page.is_visible("#chat")
+    page.keyboard.press("ArrowLeft")
+    unnamed = """[...document.querySelectorAll('button, input, textarea, select')].filter((e) => !(e.textContent.trim()
+        || e.ariaLabel || e.labels?.length)).map((e) => e.id)"""
+    assert page.evaluate(unnamed) == []
+
+
+def test_on_a_phone(scripted, tab, say):
+    page = tab(scripted([{"content": "x" * 500 + "\n\n```\n" + "y" * 500 + "\n```"}]).port, width=375)
+    say(page, "z" * 300)
+    page.wait_for_selector("text=Regenerate")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    assert not page.is_visible("#conversations")
+    page.click("#menu")
+    assert page.is_visible("#conversations")
+    box = page.locator("#send").bounding_box()
+    assert box["x"] + box["width"] <= 375 and box["y"] + box["height"] <= 800
