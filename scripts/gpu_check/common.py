@@ -61,14 +61,16 @@ def synth(name: str, *arguments: str) -> Path:
 
 def open_models(path: Path, **options: Any) -> tuple[LoadedModel, LoadedModel]:
     """The file on the CPU and on the GPU."""
-    chosen = EngineOptions(device="cpu", prefill=0, **options)
+    chosen = EngineOptions(device="cpu", prefill=0, ram_limit_gib=120, **options)
     return load_model(path, chosen), load_gpu(path, **options)
 
 
 def load_gpu(path: Path, **options: Any) -> LoadedModel:
     """The file on the GPU."""
     begin = time.perf_counter()
-    loaded = load_model(path, EngineOptions(device="cpu", prefill=0, **options), None, open_gpu(0))
+    loaded = load_model(
+        path, EngineOptions(device="cpu", prefill=0, ram_limit_gib=120, **options), None, open_gpu(0)
+    )
     say(f"{path.name} on the GPU in {time.perf_counter() - begin:.1f} s")
     return loaded
 

@@ -39,7 +39,9 @@ def cache(
     if as_json:
         print_json([_json(r) for r in reports])
         return
-    print(f"{'cache':>7} {'LRU':>7} {'LFU':>7} {'ours':>7} {'best':>7} {'gap closed':>11} {'moved, of LRU':>14}")
+    print(
+        f"{'cache':>7} {'LRU':>7} {'LFU':>7} {'ours':>7} {'best':>7} {'gap closed':>11} {'moved, of LRU':>14}"
+    )
     for r in reports:
         moved = r.ours.moved_bytes / max(r.lru.moved_bytes, 1)
         rates = " ".join(f"{t.hit_rate:>7.2%}" for t in (r.lru, r.lfu, r.ours, r.clairvoyant))

@@ -19,7 +19,8 @@ APIS = ("chat", "completions")
 def bench_serve(
     url: Annotated[str, typer.Option("--url", metavar="URL", help="Base address, with or without /v1.")],
     model: Annotated[
-        str, typer.Option("--model", "-m", metavar="NAME", help="Model to ask for. [default: the first listed]")
+        str,
+        typer.Option("--model", "-m", metavar="NAME", help="Model to ask for. [default: the first listed]"),
     ] = "",
     key_file: Annotated[
         Path | None,
@@ -35,7 +36,9 @@ def bench_serve(
     output_len: Annotated[str, count("--output-len", "Tokens of each answer.")] = "128",
     arrival: Annotated[
         str,
-        typer.Option("--arrival", metavar="HOW", help="together, rate (evenly) or poisson, both with --rate."),
+        typer.Option(
+            "--arrival", metavar="HOW", help="together, rate (evenly) or poisson, both with --rate."
+        ),
     ] = "together",
     rate: Annotated[float, typer.Option("--rate", metavar="X", help="Requests a second.", min=0.0)] = 0.0,
     seed: Annotated[str, count("--seed", "Of prompts and arrivals.")] = "0",
@@ -51,10 +54,12 @@ def bench_serve(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the report there, as JSON.")
     ] = None,
-    plot_file: Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw the run.")] = None,
+    plot_file: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw the run.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Load a server that speaks OpenAI's protocol, ours or another, with streams; report first tokens, gaps and rates."""
+    """Load a server that speaks OpenAI's protocol, ours or another; report first tokens, gaps and rates."""
     if api not in APIS:
         raise UsageError(f"--api is {api}; it must be one of {', '.join(APIS)}")
     other = None if against is None else _read_object(read_text(against), f"{against}")
