@@ -13,7 +13,7 @@ import pytest
 from strata.server.page.files import PAGE_FILES
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # playwright keeps this thread's event loop running, which others need
 def browser():
     """Chromium through playwright; skips saying what is missing."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
