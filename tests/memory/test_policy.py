@@ -14,7 +14,7 @@ from strata.errors import ModelFileError
 from strata.memory.learned_set import LearnedSet
 from strata.memory.route_trace import RouteHeader, RouteTrace, RouteWriter
 
-PLANTED = Path(__file__).resolve().parents[2] / "benchmarks" / "traces" / "planted.routes"
+TRACES = Path(__file__).resolve().parents[2] / "benchmarks" / "traces"
 
 
 def trace_of(path, experts, header=None):
@@ -33,9 +33,11 @@ def skewed(rows=1500, layers=2, k=4, experts=64, seed=3):
     return np.array(draws).reshape(rows, layers, k)
 
 
-def test_the_planted_trace():
+@pytest.mark.parametrize("name", ["planted", "strata-mini"])
+def test_committed_traces(name):
     """What is asked of the policy, at every size."""
-    reports = {r.share: r for r in measure_caches(RouteTrace.read(PLANTED), (0.125, 0.25, 0.35, 0.52), 1)}
+    trace = RouteTrace.read(TRACES / f"{name}.routes")
+    reports = {r.share: r for r in measure_caches(trace, (0.125, 0.25, 0.35, 0.52), 1)}
     for share, r in reports.items():
         assert r.ours.hits >= r.lru.hits, share
         assert r.ours.moved_bytes <= 1.1 * r.lru.moved_bytes, share
