@@ -8,39 +8,16 @@ import typer
 
 from strata.cli import inputs
 from strata.cli.options import (
-    Backend,
-    CpuShare,
-    Device,
-    Exclusive,
-    ExpertCache,
-    FrequencyPenalty,
-    Isa,
-    Kv,
-    KvResident,
-    LinkLimit,
+    COMPUTE,
+    MEMORY,
+    SAMPLING,
     LogitBias,
-    Lookahead,
-    MaxContext,
-    MinP,
     Model,
-    NgramTable,
-    Prefill,
-    PresencePenalty,
-    RamBudget,
-    RamLimit,
-    RepetitionPenalty,
-    Seed,
     Stop,
     System,
-    Temperature,
-    Threads,
-    TopK,
-    TopP,
-    TraceRoutes,
-    VramLimit,
-    VramReserve,
     engine_options,
     flag,
+    taking,
 )
 from strata.config import OPTIONS, SamplingOptions
 from strata.errors import StrataError
@@ -52,40 +29,15 @@ WELCOME = "Ctrl-C ends an answer, Ctrl-D the session; /help lists the commands."
 AnswerTokens = Annotated[str | None, flag("max_tokens", default="until the context is full")]
 
 
+@taking(*COMPUTE, "max_model_len", "prefill", *MEMORY)
+@taking(*SAMPLING, before="logit_bias")
 def chat(
     context: typer.Context,  # settings are read from it, by their names in strata.config
     model: Model,
     system: System = None,
     max_tokens: AnswerTokens = None,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    repetition_penalty: RepetitionPenalty = None,
-    presence_penalty: PresencePenalty = None,
-    frequency_penalty: FrequencyPenalty = None,
-    seed: Seed = None,
     logit_bias: LogitBias = None,
     stop: Stop = None,
-    device: Device = None,
-    backend: Backend = None,
-    threads: Threads = None,
-    isa: Isa = None,
-    kv: Kv = None,
-    max_model_len: MaxContext = None,
-    prefill: Prefill = None,
-    ram_budget_gib: RamBudget = None,
-    expert_cache: ExpertCache = None,
-    link_limit_gbps: LinkLimit = None,
-    cpu_share: CpuShare = None,
-    lookahead: Lookahead = None,
-    ngram_table: NgramTable = None,
-    exclusive: Exclusive = None,
-    kv_resident: KvResident = None,
-    ram_limit_gib: RamLimit = None,
-    vram_limit_gib: VramLimit = None,
-    vram_reserve_mib: VramReserve = None,
-    trace_routes: TraceRoutes = None,
 ) -> None:
     """Talk with a model: each line of standard input is a message, answers go to stdout as they come.
 

@@ -10,18 +10,13 @@ import typer
 
 from strata.cli import inputs
 from strata.cli.options import (
-    Backend,
-    Device,
-    Isa,
+    COMPUTE,
     Json,
-    Kv,
     Model,
-    Prefill,
-    Threads,
-    TraceRoutes,
     count,
     engine_options,
     parse_count,
+    taking,
 )
 from strata.errors import UsageError
 
@@ -39,20 +34,15 @@ MtpModel = typer.Option(
 
 
 @eval_app.command()
+@taking("trace_routes")
+@taking(*COMPUTE, "prefill", before="mtp")
 def logits(
     context: typer.Context,  # settings are read from it, by their names in strata.config
     model: Model,
     tokens: Annotated[Path, Tokens],
     out: Annotated[Path, Out],
-    device: Device = None,
-    backend: Backend = None,
-    threads: Threads = None,
-    isa: Isa = None,
-    kv: Kv = None,
-    prefill: Prefill = None,
     mtp: Annotated[bool, Mtp] = False,
     mtp_model: Annotated[Path | None, MtpModel] = None,
-    trace_routes: TraceRoutes = None,
 ) -> None:
     """Write the logits after each of the given tokens, and print the SHA-256 of the rows."""
     ids = inputs.read_tokens(tokens)
@@ -75,6 +65,7 @@ def logits(
 
 
 @eval_app.command()
+@taking(*COMPUTE, "prefill", before="as_json")
 def perplexity(
     context: typer.Context,
     model: Model,
@@ -83,12 +74,6 @@ def perplexity(
     window_len: Annotated[
         str, count("--context", "Tokens of one window; each is read from nothing.")
     ] = "512",
-    device: Device = None,
-    backend: Backend = None,
-    threads: Threads = None,
-    isa: Isa = None,
-    kv: Kv = None,
-    prefill: Prefill = None,
     as_json: Json = False,
 ) -> None:
     """Score a text: e to the mean negative log-likelihood of its tokens; lower is better."""

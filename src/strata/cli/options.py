@@ -1,7 +1,9 @@
 """Options that several commands take, made from the table in strata.config."""
 
 import difflib
-from collections.abc import Mapping
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,34 +40,7 @@ def _metavar(option: Option) -> str:
 Model = Annotated[
     Path, typer.Option("--model", "-m", metavar="FILE", help="GGUF file (of a split model: any part).")
 ]
-Device = Annotated[str | None, flag("device")]
-Backend = Annotated[str | None, flag("backend")]
-Threads = Annotated[str | None, flag("threads")]
-Isa = Annotated[str | None, flag("isa")]
-Kv = Annotated[str | None, flag("kv")]
-MaxContext = Annotated[str | None, flag("max_model_len")]
-Prefill = Annotated[str | None, flag("prefill")]
-RamBudget = Annotated[str | None, flag("ram_budget_gib")]
-ExpertCache = Annotated[str | None, flag("expert_cache")]
-LinkLimit = Annotated[str | None, flag("link_limit_gbps")]
-CpuShare = Annotated[str | None, flag("cpu_share")]
-Lookahead = Annotated[str | None, flag("lookahead")]
-NgramTable = Annotated[str | None, flag("ngram_table")]
-Exclusive = Annotated[str | None, flag("exclusive")]
-KvResident = Annotated[str | None, flag("kv_resident")]
-RamLimit = Annotated[str | None, flag("ram_limit_gib")]
-VramLimit = Annotated[str | None, flag("vram_limit_gib")]
-VramReserve = Annotated[str | None, flag("vram_reserve_mib")]
-TraceRoutes = Annotated[str | None, flag("trace_routes")]
 MaxTokens = Annotated[str | None, flag("max_tokens")]
-Temperature = Annotated[str | None, flag("temperature")]
-TopK = Annotated[str | None, flag("top_k")]
-TopP = Annotated[str | None, flag("top_p")]
-MinP = Annotated[str | None, flag("min_p")]
-RepetitionPenalty = Annotated[str | None, flag("repetition_penalty")]
-PresencePenalty = Annotated[str | None, flag("presence_penalty")]
-FrequencyPenalty = Annotated[str | None, flag("frequency_penalty")]
-Seed = Annotated[str | None, flag("seed")]
 LogitBias = Annotated[
     list[str] | None,
     typer.Option("--logit-bias", metavar="ID=X", help="Add X to the score of a token; repeatable."),
@@ -77,6 +52,44 @@ System = Annotated[
     str | None, typer.Option("--system", metavar="TEXT", help="System message of the conversation.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+COMPUTE = ("device", "backend", "threads", "isa", "kv")
+MEMORY = (
+    "ram_budget_gib", "expert_cache", "link_limit_gbps", "cpu_share", "lookahead", "ngram_table", "exclusive",
+    "kv_resident", "ram_limit_gib", "vram_limit_gib", "vram_reserve_mib", "trace_routes",
+)  # fmt: skip
+SAMPLING = (
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
+)  # fmt: skip
+
+
+def taking(*settings: str, before: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorates a command: it has the flags of these settings too, before its parameter `before` or at the end.
+
+    The command reads them from its context's `params`, so they are no parameters of the function.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command)
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            command(**{name: given[name] for name in own.parameters})
+
+        added = [_parameter(name) for name in settings]
+        parameters = list(own.parameters.values())
+        at = list(own.parameters).index(before) if before else len(parameters)
+        vars(run)["__signature__"] = own.replace(parameters=[*parameters[:at], *added, *parameters[at:]])
+        return run
+
+    return decorate
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    annotation = Annotated[str | None, flag(name)]
+    return inspect.Parameter(
+        name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation
+    )
 
 
 def engine_options(given: Mapping[str, Any], **more: str) -> EngineOptions:

@@ -7,13 +7,9 @@ import typer
 
 from strata.cli.options import (
     Json,
-    Kv,
-    MaxContext,
     Model,
-    Prefill,
-    Threads,
     engine_options,
-    flag,
+    taking,
 )
 from strata.cli.output import print_json
 
@@ -23,23 +19,15 @@ DraftFile = typer.Option(
 WithDraft = typer.Option("--mtp", help="Plan for the model's own draft layer too.")
 
 
+@taking(
+    "vram_limit_gib", "ram_limit_gib", "link_limit_gbps", "vram_reserve_mib", "expert_cache", "ram_budget_gib", "kv",
+    "kv_resident", "max_model_len", "max_num_seqs", "prefill", "threads", before="as_json",
+)  # fmt: skip
 def plan(
     context: typer.Context,  # settings are read from it, by their names in strata.config
     model: Model,
     mtp: Annotated[bool, WithDraft] = False,
     mtp_model: Annotated[Path | None, DraftFile] = None,
-    vram_limit_gib: Annotated[str | None, flag("vram_limit_gib")] = None,
-    ram_limit_gib: Annotated[str | None, flag("ram_limit_gib")] = None,
-    link_limit_gbps: Annotated[str | None, flag("link_limit_gbps")] = None,
-    vram_reserve_mib: Annotated[str | None, flag("vram_reserve_mib")] = None,
-    expert_cache: Annotated[str | None, flag("expert_cache")] = None,
-    ram_budget_gib: Annotated[str | None, flag("ram_budget_gib")] = None,
-    kv: Kv = None,
-    kv_resident: Annotated[str | None, flag("kv_resident")] = None,
-    max_model_len: MaxContext = None,
-    max_num_seqs: Annotated[str | None, flag("max_num_seqs")] = None,
-    prefill: Prefill = None,
-    threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Say where everything would lie, on this machine or on one of the sizes given; reads the file's header only."""

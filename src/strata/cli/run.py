@@ -7,40 +7,17 @@ import typer
 
 from strata.cli import inputs
 from strata.cli.options import (
-    Backend,
-    CpuShare,
-    Device,
-    Exclusive,
-    ExpertCache,
-    FrequencyPenalty,
-    Isa,
+    COMPUTE,
+    MEMORY,
+    SAMPLING,
     Json,
-    Kv,
-    KvResident,
-    LinkLimit,
     LogitBias,
-    Lookahead,
-    MaxContext,
     MaxTokens,
-    MinP,
     Model,
-    NgramTable,
-    Prefill,
-    PresencePenalty,
-    RamBudget,
-    RamLimit,
-    RepetitionPenalty,
-    Seed,
     Stop,
     System,
-    Temperature,
-    Threads,
-    TopK,
-    TopP,
-    TraceRoutes,
-    VramLimit,
-    VramReserve,
     engine_options,
+    taking,
 )
 from strata.cli.output import print_json
 from strata.config import SamplingOptions
@@ -56,6 +33,8 @@ NoSpecial = typer.Option("--no-special", help="Take names of control tokens in t
 Chat = typer.Option("--chat", help="Put the prompt into the model's chat template, as a user's message.")
 
 
+@taking(*COMPUTE, "max_model_len", "prefill", *MEMORY, before="as_json")
+@taking(*SAMPLING, before="logit_bias")
 def run(
     context: typer.Context,  # settings are read from it, by their names in strata.config
     model: Model,
@@ -64,36 +43,9 @@ def run(
     chat: Annotated[bool, Chat] = False,
     system: System = None,
     max_tokens: MaxTokens = None,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    repetition_penalty: RepetitionPenalty = None,
-    presence_penalty: PresencePenalty = None,
-    frequency_penalty: FrequencyPenalty = None,
-    seed: Seed = None,
     logit_bias: LogitBias = None,
     stop: Stop = None,
     no_special: Annotated[bool, NoSpecial] = False,
-    device: Device = None,
-    backend: Backend = None,
-    threads: Threads = None,
-    isa: Isa = None,
-    kv: Kv = None,
-    max_model_len: MaxContext = None,
-    prefill: Prefill = None,
-    ram_budget_gib: RamBudget = None,
-    expert_cache: ExpertCache = None,
-    link_limit_gbps: LinkLimit = None,
-    cpu_share: CpuShare = None,
-    lookahead: Lookahead = None,
-    ngram_table: NgramTable = None,
-    exclusive: Exclusive = None,
-    kv_resident: KvResident = None,
-    ram_limit_gib: RamLimit = None,
-    vram_limit_gib: VramLimit = None,
-    vram_reserve_mib: VramReserve = None,
-    trace_routes: TraceRoutes = None,
     as_json: Json = False,
 ) -> None:
     """Continue a prompt, or with --chat answer it: text to stdout as it comes, speeds to stderr.

@@ -9,27 +9,11 @@ import typer
 
 from strata import env, log
 from strata.cli.options import (
-    Backend,
-    CpuShare,
-    Device,
-    Exclusive,
-    ExpertCache,
-    Isa,
-    Kv,
-    KvResident,
-    LinkLimit,
-    Lookahead,
-    MaxContext,
-    NgramTable,
-    Prefill,
-    RamBudget,
-    RamLimit,
-    Threads,
-    TraceRoutes,
-    VramLimit,
-    VramReserve,
+    COMPUTE,
+    MEMORY,
     check_variables,
     flag,
+    taking,
 )
 from strata.config import SETTINGS, EngineOptions, ServerOptions, ServingOptions
 from strata.config.file import WITHOUT_EFFECT, read_config
@@ -40,6 +24,7 @@ ConfigFile = Annotated[
 ]
 
 
+@taking(*COMPUTE, "max_model_len", "prefill", *MEMORY, before="prompt_share")
 def serve(
     context: typer.Context,  # settings are read from it, by their names in strata.config
     config: ConfigFile = None,
@@ -60,25 +45,6 @@ def serve(
     repetition_limit: Annotated[str | None, flag("repetition_limit")] = None,
     log_json: Annotated[bool | None, flag("log_json")] = None,
     parallel: Annotated[str | None, flag("max_num_seqs")] = None,
-    device: Device = None,
-    backend: Backend = None,
-    threads: Threads = None,
-    isa: Isa = None,
-    kv: Kv = None,
-    max_model_len: MaxContext = None,
-    prefill: Prefill = None,
-    ram_budget_gib: RamBudget = None,
-    expert_cache: ExpertCache = None,
-    link_limit_gbps: LinkLimit = None,
-    cpu_share: CpuShare = None,
-    lookahead: Lookahead = None,
-    ngram_table: NgramTable = None,
-    exclusive: Exclusive = None,
-    kv_resident: KvResident = None,
-    ram_limit_gib: RamLimit = None,
-    vram_limit_gib: VramLimit = None,
-    vram_reserve_mib: VramReserve = None,
-    trace_routes: TraceRoutes = None,
     prompt_share: Annotated[str | None, flag("prompt_share")] = None,
     max_queue: Annotated[str | None, flag("max_queue")] = None,
     max_per_key: Annotated[str | None, flag("max_per_key")] = None,

@@ -7,35 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strata.cli.options import (
-    Backend,
-    CpuShare,
-    Device,
-    Exclusive,
-    ExpertCache,
-    Isa,
+    COMPUTE,
+    MEMORY,
     Json,
-    Kv,
-    KvResident,
-    LinkLimit,
-    Lookahead,
     Model,
-    NgramTable,
-    Prefill,
-    RamBudget,
-    RamLimit,
-    Threads,
-    TraceRoutes,
-    VramLimit,
-    VramReserve,
     count,
     engine_options,
     parse_count,
+    taking,
 )
 
 if TYPE_CHECKING:
     from strata.bench import Rate, SpeedReport
 
 
+@taking(*COMPUTE, "prefill", *MEMORY, before="as_json")
 def benchmark(
     context: typer.Context,  # settings are read from it, by their names in strata.config
     model: Model,
@@ -51,24 +37,6 @@ def benchmark(
     timeline: Annotated[
         bool, typer.Option("--timeline", help="Read no prompt: microseconds of every node of a step (GPU).")
     ] = False,
-    device: Device = None,
-    backend: Backend = None,
-    threads: Threads = None,
-    isa: Isa = None,
-    kv: Kv = None,
-    prefill: Prefill = None,
-    ram_budget_gib: RamBudget = None,
-    expert_cache: ExpertCache = None,
-    link_limit_gbps: LinkLimit = None,
-    cpu_share: CpuShare = None,
-    lookahead: Lookahead = None,
-    ngram_table: NgramTable = None,
-    exclusive: Exclusive = None,
-    kv_resident: KvResident = None,
-    ram_limit_gib: RamLimit = None,
-    vram_limit_gib: VramLimit = None,
-    vram_reserve_mib: VramReserve = None,
-    trace_routes: TraceRoutes = None,
     as_json: Json = False,
 ) -> None:
     """Measure prompt and generation speed apart: a warm-up, then the median of some rounds."""
