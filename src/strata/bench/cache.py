@@ -5,17 +5,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from strata import _native
+from strata.engine.residency import GAIN
 from strata.memory.route_trace import RouteTrace
 from strata.memory.slots import fill_slots, size_classes
 
-GAIN = 0.05  # of a swap, as the engine's policy asks it
 NEVER = 1 << 60
-
-Step = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
