@@ -7,6 +7,15 @@
 
 namespace strata {
 
+// The two values of a 16-bit float type in a word.
+template <QuantType T> __device__ __forceinline__ void word_floats(uint32_t word, float* v) {
+  if constexpr (T == QuantType::BF16) {
+    v[0] = bits_float(word << 16), v[1] = bits_float(word & 0xffff0000u);
+  } else {
+    v[0] = half_float(static_cast<uint16_t>(word)), v[1] = half_float(static_cast<uint16_t>(word >> 16));
+  }
+}
+
 // Eight neighbouring values of a float type: 16 or 32 bytes, aligned to 16.
 template <QuantType T> struct Eight {
   uint4 raw;
@@ -14,15 +23,7 @@ template <QuantType T> struct Eight {
   __device__ __forceinline__ void floats(float (&v)[8]) const {
     const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (T == QuantType::BF16) {
-        v[2 * i] = bits_float(word[i] << 16);
-        v[2 * i + 1] = bits_float(word[i] & 0xffff0000u);
-      } else {
-        v[2 * i] = half_float(static_cast<uint16_t>(word[i]));
-        v[2 * i + 1] = half_float(static_cast<uint16_t>(word[i] >> 16));
-      }
-    }
+    for (int i = 0; i < 4; ++i) word_floats<T>(word[i], v + 2 * i);
   }
 };
 
@@ -92,15 +93,7 @@ template <QuantType T> struct Four {
   __device__ __forceinline__ void floats(float (&v)[4]) const {
     const uint32_t word[2] = {raw.x, raw.y};
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if constexpr (T == QuantType::BF16) {
-        v[2 * i] = bits_float(word[i] << 16);
-        v[2 * i + 1] = bits_float(word[i] & 0xffff0000u);
-      } else {
-        v[2 * i] = half_float(static_cast<uint16_t>(word[i]));
-        v[2 * i + 1] = half_float(static_cast<uint16_t>(word[i] >> 16));
-      }
-    }
+    for (int i = 0; i < 2; ++i) word_floats<T>(word[i], v + 2 * i);
   }
 };
 
