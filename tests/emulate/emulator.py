@@ -15,7 +15,12 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CACHE = ROOT / "build/emulated"
-INCLUDE = [HERE / "include", ROOT / "src/strata/backends/cuda/kernels", ROOT / "native/include"]
+INCLUDE = [
+    HERE / "include",
+    ROOT / "src/strata/backends/cuda/kernels",
+    ROOT / "native/include",
+    ROOT / "benchmarks/contract",
+]
 FLAGS = [
     "-std=c++20",
     "-O1",
