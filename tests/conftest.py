@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tiny import VOCAB, write_tiny_llama
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,3 +40,15 @@ def smollm2_path(fetched: Callable[[str, str], Path]) -> Path:
 def jargon_text() -> str:
     """11 KB of public-domain English (tests/data/README.md)."""
     return (ROOT / "tests" / "data" / "jargon.txt").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory):
+    """A random llama of mixed block types, biases included."""
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def tokens():
+    """150 token ids: two whole blocks of 64 and a tail."""
+    return np.random.default_rng(5).integers(0, VOCAB, 150).tolist()

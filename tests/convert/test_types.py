@@ -5,6 +5,9 @@ import pytest
 from checkpoints import GOLDENS, read_tensors, taken_back, write_checkpoint
 
 from strata.convert import TYPES, plan_conversion
+from strata.convert.checkpoint import Checkpoint
+from strata.convert.config import read_config
+from strata.convert.families import find_family
 from strata.convert.metadata import architecture_metadata
 from strata.convert.ngram import head_sizes, layer_multipliers
 from strata.convert.rows import Plane, Planned, Rows
@@ -85,10 +88,6 @@ def test_hash_constants_are_those_of_the_published_model():
 
 
 def test_hash_constants_are_derived_where_the_checkpoint_lacks_them(tmp_path):
-    from strata.convert.checkpoint import Checkpoint  # noqa: PLC0415  # only here
-    from strata.convert.config import read_config  # noqa: PLC0415
-    from strata.convert.families import find_family  # noqa: PLC0415
-
     stored = GOLDENS / "checkpoint-qwen4exp"
     config = read_config(stored)
     directory = write_checkpoint(tmp_path / "hf", dict(config.values), {"x": np.zeros(1, np.float32)})

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import VOCAB, write_tiny_llama
 
 from strata.config import EngineOptions
 from strata.engine import Engine, SamplingParams
@@ -52,13 +51,3 @@ def test_requests_together(tiny_llama, tokens, backend):
             engine.step()
         outputs.append([r.output_token_ids for r in requests])
     assert outputs[0] == outputs[1]
-
-
-@pytest.fixture(scope="session")
-def tiny_llama(tmp_path_factory):
-    return write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
-
-
-@pytest.fixture(scope="session")
-def tokens():
-    return np.random.default_rng(5).integers(0, VOCAB, 150).tolist()

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from rig import NgramOptions, rig
 
-from strata import _native
+from strata import _native, models
 from strata.config import EngineOptions
 from strata.engine import Engine, SamplingParams
 from strata.engine.request import Status
 from strata.errors import FaultError, MemoryLimitError, ModelFileError
+from strata.gguf import open_model
+from strata.memory.expert_store import ExpertStore, StoreOptions, expert_layers
 
 SHORT, ERROR, TRUNCATED, HANG = 1, 2, 3, 4
 STALL, DIE = 1, 2
@@ -196,10 +198,6 @@ def test_a_file_that_is_short_at_load(model_path, tmp_path):
 
 
 def rig_of_cut(path):
-    from strata import models  # noqa: PLC0415  (the file must be mapped before it is cut)
-    from strata.gguf import open_model  # noqa: PLC0415
-    from strata.memory.expert_store import ExpertStore, StoreOptions, expert_layers  # noqa: PLC0415
-
     file = open_model(path)
     layers = expert_layers(models.load(file))
     os.truncate(path, path.stat().st_size // 2)

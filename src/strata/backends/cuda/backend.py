@@ -106,7 +106,10 @@ class CudaBackend:
             Part(g.begin, g.end, list(islice(nodes, len(part))))
             for g, part in zip(found, lowered, strict=True)
         ]
-        alone = lambda i: launches(lambda at: lower(program.ops[i], at))  # noqa: E731
+
+        def alone(i: int) -> list[Launch]:
+            return launches(lambda at: lower(program.ops[i], at))
+
         replay = CudaReplay(self.driver, program, parts, alone, self._inputs, self._faults)
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
             self._told = True
