@@ -59,6 +59,49 @@ inline void mma_full(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t 
   memcpy(d, mine.d, sizeof d);
 }
 
+// The same of floats in two halves a word, 16 values deep: word i of a holds row g + 8 (i % 2), values 8 (i / 2) + 2 t, + 1; word i
+// of b values 8 i + 2 t, + 1 of column g.
+template <float (*Value)(uint16_t)> struct FloatMmaLane {
+  float d[4];
+  uint32_t a[4], b[2];
+};
+template <float (*Value)(uint16_t)> inline void multiply_float_tiles(void** lanes, uint32_t mask) {
+  using Lane = FloatMmaLane<Value>;
+  if (mask != 0xffffffffu) emulated::emulated_fail("mma by a part of a warp");
+  for (int lane = 0; lane < 32; ++lane) {
+    Lane& to = *static_cast<Lane*>(lanes[lane]);
+    for (int e = 0; e < 4; ++e) {
+      const int row = lane / 4 + 8 * (e / 2), column = 2 * (lane % 4) + e % 2;
+      double sum = to.d[e];
+      for (int k = 0; k < 16; ++k) {
+        const uint32_t a = static_cast<Lane*>(lanes[4 * (row % 8) + k % 8 / 2])->a[2 * (k / 8) + row / 8];
+        const uint32_t b = static_cast<Lane*>(lanes[4 * column + k % 8 / 2])->b[k / 8];
+        sum += static_cast<double>(Value(static_cast<uint16_t>(a >> 16 * (k % 2)))) * Value(static_cast<uint16_t>(b >> 16 * (k % 2)));
+      }
+      to.d[e] = static_cast<float>(sum);
+    }
+  }
+}
+template <float (*Value)(uint16_t)> inline void mma_float(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  FloatMmaLane<Value> mine{{d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+  emulated::emulated_warp(0xffffffffu, &mine, multiply_float_tiles<Value>);
+  memcpy(d, mine.d, sizeof d);
+}
+inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_float<half_float>(d, a, b0, b1); }
+inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_float<bf16_float>(d, a, b0, b1); }
+
+template <class F> inline uint32_t by_halves(uint32_t a, uint32_t b, uint32_t c, F f) {
+  uint32_t out = 0;
+  for (int i = 0; i < 32; i += 16) {
+    const auto half = [i](uint32_t v) { return half_float(static_cast<uint16_t>(v >> i)); };
+    out |= static_cast<uint32_t>(float_half(f(half(a), half(b), half(c)))) << i;
+  }
+  return out;
+}
+inline uint32_t add_halves(uint32_t a, uint32_t b) { return by_halves(a, b, 0, [](float x, float y, float) { return x + y; }); }
+inline uint32_t multiply_halves(uint32_t a, uint32_t b) { return by_halves(a, b, 0, [](float x, float y, float) { return x * y; }); }
+inline uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) { return by_halves(a, b, c, [](float x, float y, float z) { return fma32(x, y, z); }); }
+
 // Lane l gives the address of row l % 8 of matrix l / 8; lane 4 g + t gets word t of row g of every matrix.
 template <int N> struct Matrices {
   const void* row;
@@ -77,6 +120,8 @@ template <int N> inline void load_matrices(uint32_t (&r)[N], const void* p) {
   memcpy(r, mine.r, sizeof r);
 }
 
+inline uint32_t shared_offset(const void* p) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p)); }
+
 template <int Bytes> inline void copy_async(void* to, const void* from) {
   if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % Bytes) emulated::emulated_fail("misaligned cp.async");
   memcpy(to, from, Bytes);
@@ -89,3 +134,5 @@ inline void copies_group() {}
 template <int Left> inline void copies_wait_for_groups() {}
 
 }  // namespace strata
+
+#include "wgmma.cuh"
