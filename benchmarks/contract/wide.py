@@ -26,29 +26,46 @@ def source(file: str, **macros: Any) -> str:
     return "".join(f"#define STRATA_{m} {v}\n" for m, v in macros.items()) + f'#include "{file}"\n'
 
 
-def wide_source(name: str, parts: int, stages: int, rg: int = 2, tg: int = 1, probe: int = 0, terms: int = 0) -> str:
+def wide_source(name: str, parts: int, stages: int, rg: int = 2, tg: int = 1, probe: str = "", terms: int = 0) -> str:
     terms = terms or (2 if name == "Q6_K" else 1)
-    return source("wide_linear.cu", HALVES=int(name in HALVES), TERMS=terms, MIN=int(name in MIN), PARTS=parts,
-                  STAGES=stages, ROW_GROUPS=rg, TOKEN_GROUPS=tg, PROBE=probe)  # fmt: skip
+    return source("wide_linear.cu", SUB=1 + (name == "NVFP4"), HALVES=int(name in HALVES), TERMS=terms,
+                  MIN=int(name in MIN), PARTS=parts, STAGES=stages, ROW_GROUPS=rg, TOKEN_GROUPS=tg)  # fmt: skip
+
+
+def wide_headers(probe: str = "", **_: Any) -> dict[str, str] | None:
+    """What a probe leaves out of wide.cuh."""
+    if not probe:
+        return None
+    text = (INCLUDE[0] / "wide.cuh").read_text()
+    changes = {
+        "steps": ("const int b = pass / F::kSub, row = group_row + 2 * g;\n    const float2 w",
+                  "y[0] += c[0] + c[8] + c[16] + c[24];\n    return;\n    const int b = pass / F::kSub, row = group_row + 2 * g;\n    const float2 w"),
+        "products": ("    products_fence();\n    const uint8_t* x",
+                     "    for (int i = 0; i < 32; ++i) c[i] = __int_as_float(a[0][0][i & 3]);\n    return;\n    products_fence();\n    const uint8_t* x"),
+    }  # fmt: skip
+    old, new = changes[probe]
+    assert old in text
+    return {"wide.cuh": text.replace(old, new)}
 
 
 # label -> (architecture, macros)
-VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "wgmma 128x128, 4 stages": ("sm_90a", {"parts": 2, "stages": 4}),
     "wgmma 128x128, 3 stages": ("sm_90a", {"parts": 2, "stages": 3}),
     "wgmma 64x256, 3 stages": ("sm_90a", {"parts": 2, "stages": 3, "rg": 1, "tg": 2}),
     "wgmma 128x64, 4 stages": ("sm_90a", {"parts": 1, "stages": 4}),
     "wgmma 64x128, 3 stages, 2 a multiprocessor": ("sm_90a", {"parts": 2, "stages": 3, "rg": 1}),
     "mma.sync 128x128, 4 stages": ("sm_90", {"parts": 2, "stages": 4}),
-    "probe: no steps": ("sm_90a", {"parts": 2, "stages": 4, "probe": 1}),
-    "probe: no products": ("sm_90a", {"parts": 2, "stages": 4, "probe": 2}),
+    "probe: no steps": ("sm_90a", {"parts": 2, "stages": 4, "probe": "steps"}),
+    "probe: no products": ("sm_90a", {"parts": 2, "stages": 4, "probe": "products"}),
     "probe: one term": ("sm_90a", {"parts": 2, "stages": 4, "terms": 1}),
 }
 
 
-def sources(name: str) -> list[tuple[str, str]]:
-    found = [(wide_source(name, **m), arch) for arch, m in VARIANTS.values()]
-    return [*found, (source("widen.cu", TYPE=f"QuantType::{name}"), "sm_90"), (products.gemm_source(name, True), "sm_90")]
+def sources(name: str) -> list[tuple[str, str, dict[str, str] | None]]:
+    found = [(wide_source(name, **m), arch, wide_headers(**m)) for arch, m in VARIANTS.values()]
+    widen = source("widen.cu", TYPE=f"QuantType::{name}")
+    return [*found, (widen, "sm_90", None), (products.gemm_source(name, True), "sm_90", None)]
 
 
 class Wide:
@@ -59,7 +76,7 @@ class Wide:
         self.n, self.k, self.padded = case.n, case.k, -(-case.k // 64) * 2
         self.rows, self.tokens = -(-case.n // 128) * 128, -(-len(case.q8[0]) // 256) * 256
         cells, columns = self.rows * self.padded, self.tokens * self.padded
-        self.codes, self.w, self.s, self.m = (harness.Buffer(b) for b in (cells * 32, *(cells * 4,) * 3))
+        self.codes, self.w, self.s, self.m, self.mins = (harness.Buffer(b) for b in (cells * 32, *(cells * 8,) * 4))
         self.x, self.d, self.sum = (harness.Buffer(b) for b in (columns * 64, columns * 4, columns * 4))
         self.live = harness.Buffer(4)
         module = gpu.load(harness.compile_cubin(source("widen.cu", TYPE=f"QuantType::{case.name}"), "sm_90"))
@@ -67,20 +84,20 @@ class Wide:
         self.widen = gpu.kernel(module, "widen_rows")
 
     def prepare_weights(self, i: int = 0) -> None:
-        args = (self.case.at(i), self.codes, self.w, self.s, self.m, self.n, self.rows, self.k)
+        args = (self.case.at(i), self.codes, self.w, self.s, self.m, self.mins, self.n, self.rows, self.k)
         shared = 4 * products.TABLE_WORDS.get(self.case.name, 0)
         self.case.gpu.launch(self.expand, (-(-self.rows * self.padded // THREADS),), THREADS, args, shared)
 
     def prepare_rows(self, count: int) -> int:
         tokens = -(-count // 256) * 256
-        args = (self.live, self.case.q, self.case.d, self.case.s, self.x, self.d, self.sum, tokens, self.k)
+        args = (self.live, self.case.q, self.case.d, self.case.s, self.x, self.d, self.sum, tokens, self.k, 1)
         self.case.gpu.launch(self.widen, (-(-tokens * self.padded * 2 // THREADS),), THREADS, args)
         return tokens
 
     def kernel(self, variant: str) -> Any:
         arch, m = VARIANTS[variant]
         gpu = self.case.gpu
-        module = gpu.load(harness.compile_cubin(wide_source(self.case.name, **m), arch))
+        module = gpu.load(harness.compile_cubin(wide_source(self.case.name, **m), arch, wide_headers(**m)))
         at, _ = harness.check(harness.driver.cuModuleGetGlobal(module, b"wide_linear_shared"))
         out = np.zeros(1, np.int32)
         harness.check(harness.driver.cuMemcpyDtoH(out.ctypes.data, at, 4))
@@ -90,7 +107,7 @@ class Wide:
 
         def launch(count: int, tokens: int) -> None:
             grid = self.rows // (64 * rg) * (tokens // (64 * m["parts"] * tg))
-            args = (self.live, self.codes, self.w, self.s, self.m, self.x, self.d, self.sum, self.case.y, self.n,
+            args = (self.live, self.codes, self.w, self.s, self.m, self.mins, self.x, self.d, self.sum, self.case.y, self.n,
                     self.rows, tokens, self.k)  # fmt: skip
             gpu.launch(kernel, (grid,), 128 * rg * tg, args, shared)
 
@@ -137,7 +154,7 @@ def measure(name: str, rows: list[int], gpu: harness.Gpu, cpu: Cpu) -> list[dict
                 if "ILLEGAL" in str(error) or "LAUNCH_FAILED" in str(error):
                     sys.exit(1)
     case.free()
-    for b in (wide.codes, wide.w, wide.s, wide.m, wide.x, wide.d, wide.sum):
+    for b in (wide.codes, wide.w, wide.s, wide.m, wide.mins, wide.x, wide.d, wide.sum):
         b.free()
     return found
 
@@ -150,7 +167,7 @@ def main() -> None:
     args = parser.parse_args()
     types, rows = args.types.split(","), [int(r) for r in args.rows.split(",")]
     with ProcessPoolExecutor(12) as pool:
-        jobs = [pool.submit(harness.compile_cubin, text, arch) for t in types for text, arch in sources(t)]
+        jobs = [pool.submit(harness.compile_cubin, text, arch, headers) for t in types for text, arch, headers in sources(t)]
         for job in jobs:
             job.result()
     gpu, cpu = harness.Gpu(), Cpu()
