@@ -26,7 +26,9 @@ def source(file: str, **macros: Any) -> str:
     return "".join(f"#define STRATA_{m} {v}\n" for m, v in macros.items()) + f'#include "{file}"\n'
 
 
-def wide_source(name: str, parts: int, stages: int, rg: int = 2, tg: int = 1, probe: str = "", terms: int = 0) -> str:
+def wide_source(
+    name: str, parts: int, stages: int, rg: int = 2, tg: int = 1, probe: str = "", terms: int = 0
+) -> str:
     terms = terms or (2 if name == "Q6_K" else 1)
     return source("wide_linear.cu", SUB=1 + (name == "NVFP4"), HALVES=int(name in HALVES), TERMS=terms,
                   MIN=int(name in MIN), PARTS=parts, STAGES=stages, ROW_GROUPS=rg, TOKEN_GROUPS=tg)  # fmt: skip
@@ -76,7 +78,9 @@ class Wide:
         self.n, self.k, self.padded = case.n, case.k, -(-case.k // 64) * 2
         self.rows, self.tokens = -(-case.n // 128) * 128, -(-len(case.q8[0]) // 256) * 256
         cells, columns = self.rows * self.padded, self.tokens * self.padded
-        self.codes, self.w, self.s, self.m, self.mins = (harness.Buffer(b) for b in (cells * 32, *(cells * 8,) * 4))
+        self.codes, self.w, self.s, self.m, self.mins = (
+            harness.Buffer(b) for b in (cells * 32, *(cells * 8,) * 4)
+        )
         self.x, self.d, self.sum = (harness.Buffer(b) for b in (columns * 64, columns * 4, columns * 4))
         self.live = harness.Buffer(4)
         module = gpu.load(harness.compile_cubin(source("widen.cu", TYPE=f"QuantType::{case.name}"), "sm_90"))
@@ -84,7 +88,7 @@ class Wide:
         self.widen = gpu.kernel(module, "widen_rows")
 
     def prepare_weights(self, i: int = 0) -> None:
-        args = (self.case.at(i), self.codes, self.w, self.s, self.m, self.mins, self.n, self.rows, self.k)
+        args = (self.case.at(i), self.codes, self.w, self.s, self.m, self.mins, self.n, 0, self.rows, self.k)
         shared = 4 * products.TABLE_WORDS.get(self.case.name, 0)
         self.case.gpu.launch(self.expand, (-(-self.rows * self.padded // THREADS),), THREADS, args, shared)
 
@@ -108,7 +112,7 @@ class Wide:
         def launch(count: int, tokens: int) -> None:
             grid = self.rows // (64 * rg) * (tokens // (64 * m["parts"] * tg))
             args = (self.live, self.codes, self.w, self.s, self.m, self.mins, self.x, self.d, self.sum, self.case.y, self.n,
-                    self.rows, tokens, self.k)  # fmt: skip
+                    0, self.rows, tokens, self.k)  # fmt: skip
             gpu.launch(kernel, (grid,), 128 * rg * tg, args, shared)
 
         return launch
@@ -124,7 +128,10 @@ def measure(name: str, rows: list[int], gpu: harness.Gpu, cpu: Cpu) -> list[dict
         reference = products.run_once(case, gemm, count)
         if count == min(rows):
             expected = cpu.product("packed", case.name, case.packed, case.n, case.rows(64))
-            print(f"{name} baseline equal to the CPU: {products.same_bits(reference[:64].copy(), expected)}", flush=True)
+            print(
+                f"{name} baseline equal to the CPU: {products.same_bits(reference[:64].copy(), expected)}",
+                flush=True,
+            )
         wide.prepare_weights()
         tokens = wide.prepare_rows(count)
         gpu.sync()
@@ -132,9 +139,21 @@ def measure(name: str, rows: list[int], gpu: harness.Gpu, cpu: Cpu) -> list[dict
 
         def say(label: str, body: Any, equal: Any = None) -> None:
             us = statistics.median(gpu.time(body, 7, 2))
-            row = {"type": name, "rows": count, "n": case.n, "k": case.k, "variant": label, "us": us, "tops": work / us, "equal": equal}
+            row = {
+                "type": name,
+                "rows": count,
+                "n": case.n,
+                "k": case.k,
+                "variant": label,
+                "us": us,
+                "tops": work / us,
+                "equal": equal,
+            }
             found.append(row)
-            print(f"{name:8} {count:6} {label:45} {us:9.1f} us {work / us:7.1f} TOPS {'' if equal is None else equal}", flush=True)
+            print(
+                f"{name:8} {count:6} {label:45} {us:9.1f} us {work / us:7.1f} TOPS {'' if equal is None else equal}",
+                flush=True,
+            )
 
         say("gemm.cuh, 128 tokens", lambda: gemm(0, count))
         say("expand weights", wide.prepare_weights)
@@ -147,7 +166,11 @@ def measure(name: str, rows: list[int], gpu: harness.Gpu, cpu: Cpu) -> list[dict
                 case.y.fill(0xFF)
                 launch(count, tokens)
                 gpu.sync()
-                equal = None if label.startswith("probe") else products.same_bits(case.y.get((count, case.n), np.float32), reference)
+                equal = (
+                    None
+                    if label.startswith("probe")
+                    else products.same_bits(case.y.get((count, case.n), np.float32), reference)
+                )
                 say(label, lambda: launch(count, tokens), equal)
             except RuntimeError as error:
                 print(f"{name} {label}: {str(error)[:200]}", flush=True)
@@ -167,7 +190,11 @@ def main() -> None:
     args = parser.parse_args()
     types, rows = args.types.split(","), [int(r) for r in args.rows.split(",")]
     with ProcessPoolExecutor(12) as pool:
-        jobs = [pool.submit(harness.compile_cubin, text, arch, headers) for t in types for text, arch, headers in sources(t)]
+        jobs = [
+            pool.submit(harness.compile_cubin, text, arch, headers)
+            for t in types
+            for text, arch, headers in sources(t)
+        ]
         for job in jobs:
             job.result()
     gpu, cpu = harness.Gpu(), Cpu()

@@ -5,21 +5,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from strata.backends.cuda import lower_wide
 from strata.backends.cuda.driver import Arg, Launch
-from strata.backends.cuda.lower import FILE, Context, ints, launch, lower, pointer, type_macro
+from strata.backends.cuda.lower import FILE, TABLE_WORDS, Context, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_dense import THREADS, rows_of
 from strata.ops.arithmetic import segment_bounds
 from strata.ops.buffers import Buffer
 from strata.ops.linear import LinearF, LinearQ
 
 _ROWS = (1, 2, 4, 8)  # rows a kernel takes at once
-TABLE_WORDS = {
-    "IQ3_XXS": 256,
-    "IQ2_S": 2048,
-    "IQ2_XXS": 512,
-    "IQ2_XS": 1024,
-    "IQ3_S": 512,
-}  # Packed<T>::kTableWords
 _PAD_BYTES = 16  # kSegmentPad of product.cuh, a segment
 _THREADS = 256  # a thread block; fewer lose (docs/measurements.md)
 _ROW_THREADS = (256, 128, 64)  # of linear_row.cu, the first that is balanced
@@ -78,7 +72,9 @@ def shared_bytes(name: str, k: int, rows: int) -> int:
 
 
 def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
-    """One launch of up to three products of the same rows with matrices of one format."""
+    """One launch of up to three products of the same rows with matrices of one format; of a chunk's rows, more."""
+    if lower_wide.applies(at):
+        return lower_wide.products(ops, at)
     fmt, k, rows = ops[0].weight.format, ops[0].weight.shape[1], rows_of(ops[0].out, at)
     room = [m for m in _ROWS if m == 1 or shared_bytes(fmt.name, k, m) <= at.properties.shared]
     m = next((m for m in room if m >= rows), room[-1])

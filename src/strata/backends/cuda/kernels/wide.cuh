@@ -214,14 +214,12 @@ template <class F, int RowGroups, int TokenGroups, int Parts, int Stages> struct
     }
   }
 
-  // put(row, token, value) of this thread's outputs, in the tile.
+  // put(row, token, four) of this thread's outputs in the tile: row and row + 8 (z, w) at token and token + 1.
   template <class Put> __device__ __forceinline__ void results(int active, Put put) const {
 #pragma unroll
     for (int i = 0; i < Parts * 8; ++i) {
       if (i / 8 >= active) break;
-      const float4 v = total[i * kThreads];
-      const int row = group_row + g, token = group_token + 8 * i + 2 * t;
-      put(row, token, v.x), put(row, token + 1, v.y), put(row + 8, token, v.z), put(row + 8, token + 1, v.w);
+      put(group_row + g, group_token + 8 * i + 2 * t, total[i * kThreads]);
     }
   }
 };

@@ -108,28 +108,40 @@ struct GatheredTokens {  // tokens by number, in shared memory
 
 // ---- weights decoded on the way ------------------------------------------------------------------------------------
 
-// Rows of packed planes [n, 32 * blocks], row_of(r) that of the tile's row r: a thread half a block, one stage ahead. 64 rows, 256 threads.
+// Where a row of a tile lies.
+struct PackedRow {
+  const uint8_t* planes;
+  int row;
+};
+
+// Rows of packed planes [n, 32 * blocks], find(r) that of the tile's row r, fetched a stage ahead: two threads a block where there are
+// 256, else one.
 template <QuantType T, class P, class Find> struct DecodedRows {
   const uint32_t* table;
   int n, blocks;
-  Find find;  // (row of the tile) -> planes and row of the matrix
+  Find find;
   typename P::Raw raw;
   bool there;
+
+  __device__ __forceinline__ DecodedRows(const uint32_t* table_, int n_, int blocks_, Find find_)
+      : table(table_), n(n_), blocks(blocks_), find(find_), there(false) {}
 
   template <class Tile> __device__ __forceinline__ void copy(const Tile&, typename Tile::Stage&, int) const {}
   template <class Tile> __device__ __forceinline__ void first(const Tile& tile, int) { fetch(tile, 0), put(tile, tile.stage(0), 0); }
   template <class Tile> __device__ __forceinline__ void fetch(const Tile&, int i) {
-    static_assert(Tile::kRows == 64 && Tile::kThreads == 256);
+    static_assert(Tile::kRows == 64 && (Tile::kThreads == 256 || Tile::kThreads == 128));
     const int u = threadIdx.x % 128, b = 2 * i + u % 2;
-    const auto from = find(u / 2);
+    const PackedRow from = find(u / 2);
     there = b < blocks;
     if (there) raw = P::load(from.planes, n, blocks, from.row, b);
   }
+  // Codes of half `Half` of the block, and what belongs to it.
   template <int Half, class Stage> __device__ __forceinline__ void put_half(Stage& to, int row, int b) const {
     uint32_t code[8] = {};
     P::template decode<1>(raw, table, code);
+    constexpr int c = 4 * Half;
     *reinterpret_cast<uint4*>(to.codes + row * 96 + b * 32 + 16 * Half) =
-        make_uint4(biased<T, P>(code[4 * Half]), biased<T, P>(code[4 * Half + 1]), biased<T, P>(code[4 * Half + 2]), biased<T, P>(code[4 * Half + 3]));
+        make_uint4(biased<T, P>(code[c]), biased<T, P>(code[c + 1]), biased<T, P>(code[c + 2]), biased<T, P>(code[c + 3]));
     const Scales w = P::scales(raw);
     const int at = pair_order(row);
     using F = WideFormatOf<T>;
@@ -145,11 +157,8 @@ template <QuantType T, class P, class Find> struct DecodedRows {
   template <class Tile> __device__ __forceinline__ void put(const Tile&, typename Tile::Stage& to, int) const {
     const int u = threadIdx.x % 128, row = u / 2, b = u % 2;
     if (!there) return;
-    if (threadIdx.x < 128) {
-      put_half<0>(to, row, b);
-    } else {
-      put_half<1>(to, row, b);
-    }
+    if (Tile::kThreads == 128 || threadIdx.x < 128) put_half<0>(to, row, b);
+    if (Tile::kThreads == 128 || threadIdx.x >= 128) put_half<1>(to, row, b);
   }
 };
 

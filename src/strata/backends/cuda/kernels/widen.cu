@@ -12,9 +12,9 @@ using namespace strata;
 extern "C" {
 
 #ifdef STRATA_TYPE
-// A thread a 32-block; blocks beyond k and rows beyond n are zero. Grid: rows (padded) * padded blocks / threads.
+// A thread a 32-block of rows [first, first + rows); blocks beyond k and rows beyond n are zero. Grid: rows (padded) * padded blocks / threads.
 __global__ void __launch_bounds__(256) expand_weights(const uint8_t* packed, uint8_t* codes, float* w, uint32_t* s, float* m, uint32_t* mins,
-                                                      int n, int rows, int k) {
+                                                      int n, int first, int rows, int k) {
   constexpr QuantType T = STRATA_TYPE;
   using F = WideFormatOf<T>;
   using P = Packed<T>;
@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(256) expand_weights(const uint8_t* packed, uin
 #pragma unroll
   for (int i = 0; i < 8; ++i) code[i] = 0x80808080u;
   Scales scale = {};
-  if (row < n && b < blocks) {
-    const typename P::Raw raw = P::load(packed, n, blocks, row, b);
+  if (first + row < n && b < blocks) {
+    const typename P::Raw raw = P::load(packed, n, blocks, first + row, b);
     P::template decode<1>(raw, table, code);
 #pragma unroll
     for (int i = 0; i < 8; ++i) code[i] = biased<T, P>(code[i]);

@@ -1,0 +1,49 @@
+"""Products of prompt chunks on tensor cores: bit for bit the CPU's, for every format and for odd shapes."""
+
+import numpy as np
+import pytest
+from harness import same_bits, weight
+from test_cpu_ops import QUANTISED, linear_case
+
+from strata.backends.cpu import CpuBackend
+
+
+def on(make, backend):
+    case, out = make()
+    return case.run(backend, out)
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_every_format(name, backend):
+    """A wrong bit of the weight is seen in its row alone."""
+    want = on(linear_case(name, 70), CpuBackend(2))
+    assert same_bits(on(linear_case(name, 70), backend()), want)
+    damage = len(weight(name, 48, 768, 3).data) // 2 + 3
+    differs = (on(linear_case(name, 70, damage=damage), backend()) != want).any(axis=0)
+    assert differs.sum() == 1
+
+
+@pytest.mark.parametrize("rows, n, k", [(64, 3, 256), (129, 130, 512), (65, 40, 2560), (70, 33, 5376)])
+@pytest.mark.parametrize("name", ["Q6_K", "IQ3_XXS", "Q4_K"])
+def test_odd_shapes(name, rows, n, k, backend):
+    """Uneven segments, rows and columns beyond the tiles."""
+    make = linear_case(name, rows, n=n, k=k)
+    assert same_bits(on(make, backend()), on(make, CpuBackend(2)))
+
+
+def test_half_a_stage(backend):
+    """Blocks of an odd number: Q8_0 has rows of 11 blocks."""
+    make = linear_case("Q8_0", 66, n=20, k=352)
+    assert same_bits(on(make, backend()), on(make, CpuBackend(2)))
+
+
+def test_every_row_count(backend):
+    """One program serves any number of live rows; others stay untouched."""
+    want = on(linear_case("Q4_K", 200, n=33, k=512), CpuBackend(2))
+    case, out = linear_case("Q4_K", 200, n=33, k=512)()
+    device = backend()
+    for rows in (1, 64, 65, 128, 129, 200):
+        case.live_rows = rows
+        case.values[case.steps.num_rows] = np.array([rows], np.int32)
+        got = case.run(device, out, whole=True)
+        assert same_bits(got[:rows], want[:rows]), f"{rows} rows"
