@@ -13,13 +13,29 @@ from typing import Any
 
 import numpy as np
 from benchmarks.contract import harness, products
-from benchmarks.contract.cpu import Cpu
 
 from strata.backends.cuda.compile import INCLUDE
+from strata.ops.linear import contract_product
+from strata.ops.op import Q8
+from strata.ops.quantize import quantize_rows
+from strata.quants import FORMATS
 
 harness.INCLUDE[:] = [*INCLUDE, harness.ROOT / "benchmarks/contract"]  # the installed kernels
 HALVES, MIN = ("Q6_K", "IQ2_S"), ("Q4_K",)
 THREADS = 256
+
+
+class Cpu:
+    """The contract's NumPy text, where the CPU forms of this folder are asked for."""
+
+    @staticmethod
+    def quantize(x: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(np.ascontiguousarray(p) for p in quantize_rows(x))
+
+    @staticmethod
+    def product(name: str, raw: np.ndarray, n: int, k: int, q8: tuple[np.ndarray, ...]) -> np.ndarray:
+        return contract_product(Q8(*q8), FORMATS[name].integer_form(raw, n, k))
+
 
 
 def source(file: str, **macros: Any) -> str:
@@ -94,7 +110,7 @@ class Wide:
 
     def prepare_rows(self, count: int) -> int:
         tokens = -(-count // 256) * 256
-        args = (self.live, self.case.q, self.case.d, self.case.s, self.x, self.d, self.sum, tokens, self.k, 1)
+        args = (self.live, self.case.q, self.case.d, self.case.s, self.x, self.d, self.sum, tokens, self.k)
         self.case.gpu.launch(self.widen, (-(-tokens * self.padded * 2 // THREADS),), THREADS, args)
         return tokens
 
@@ -127,11 +143,10 @@ def measure(name: str, rows: list[int], gpu: harness.Gpu, cpu: Cpu) -> list[dict
         wide.live.put(np.array([count], np.int32))
         reference = products.run_once(case, gemm, count)
         if count == min(rows):
-            expected = cpu.product("packed", case.name, case.packed, case.n, case.rows(64))
-            print(
-                f"{name} baseline equal to the CPU: {products.same_bits(reference[:64].copy(), expected)}",
-                flush=True,
-            )
+            raw = np.ascontiguousarray(case.raw[:512])
+            expected = cpu.product(name, raw, 512, case.k, case.rows(16))
+            equal = products.same_bits(np.ascontiguousarray(reference[:16, :512]), expected)
+            print(f"{name} baseline equal to the contract's text: {equal}", flush=True)
         wide.prepare_weights()
         tokens = wide.prepare_rows(count)
         gpu.sync()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from harness import same_bits, weight
+from test_cpu_experts import choices, expert_weights, experts_case
 from test_cpu_ops import QUANTISED, linear_case
 
 from strata.backends.cpu import CpuBackend
@@ -47,3 +48,27 @@ def test_every_row_count(backend):
         case.values[case.steps.num_rows] = np.array([rows], np.int32)
         got = case.run(device, out, whole=True)
         assert same_bits(got[:rows], want[:rows]), f"{rows} rows"
+
+
+HIDDEN, INNER = 512, 256
+
+
+@pytest.mark.parametrize(
+    "gate, down", [("IQ3_XXS", "Q2_0"), ("Q4_K", "Q6_K"), ("IQ2_S", "IQ4_NL"), ("Q2_K", "NVFP4")]
+)
+def test_routed_experts(gate, down, backend):
+    """Experts of many pairs, of few, of none; another expert's plane shows."""
+    w = expert_weights(gate, gate, down, 9, HIDDEN, INNER, scaled=True)
+    ids = choices(90, 8, 3, popular=2)
+    make = experts_case(w, ids, hidden=HIDDEN)
+    want = on(make, CpuBackend(2))
+    assert same_bits(on(make, backend()), want)
+    w.down.data[[2, 3]] = w.down.data[[3, 2]]
+    assert not same_bits(on(make, backend()), want)
+
+
+def test_experts_of_many_tiles(backend):
+    """More pairs of an expert than a tile has."""
+    w = expert_weights("Q8_0", "Q8_0", "Q8_0", 3, 64, 64)
+    make = experts_case(w, choices(330, 3, 2, popular=1), hidden=64)
+    assert same_bits(on(make, backend()), on(make, CpuBackend(2)))

@@ -1,5 +1,6 @@
 """Lowering rules of the mixture of experts: the router's choice, and the experts' products."""
 
+from strata.backends.cuda import lower_wide_experts
 from strata.backends.cuda.driver import Launch
 from strata.backends.cuda.lower import TABLE_WORDS, Context, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_heads import by_warp
@@ -24,6 +25,8 @@ def _(op: Router, at: Context) -> list[Launch]:
 
 @lower.register
 def _(op: GroupByExpert, at: Context) -> list[Launch]:
+    if lower_wide_experts.applies(at):
+        return lower_wide_experts.group(op, at)
     experts, k = op.offsets.shape[0] - 1, op.topk_ids.shape[-1]
     args = [at.live(op.topk_ids), *at.at(op.topk_ids, op.pairs, op.offsets), *ints(k, experts)]
     threads = min(1024, -(-experts // 32) * 32)
@@ -57,6 +60,8 @@ class _Shape:
 
 @lower.register
 def _(op: ExpertGateUp, at: Context) -> list[Launch]:
+    if lower_wide_experts.gate_up_applies(op, at):
+        return lower_wide_experts.gate_up(op, at)
     experts, n, hidden = op.gate.shape
     pairs = op.out.shape[0]
     s = _Shape(hidden, n, pairs, at.bucket, experts, [op.gate.format, op.up.format])
@@ -71,6 +76,8 @@ def _(op: ExpertGateUp, at: Context) -> list[Launch]:
 
 @lower.register
 def _(op: ExpertDown, at: Context) -> list[Launch]:
+    if lower_wide_experts.down_applies(op, at):
+        return lower_wide_experts.down(op, at)
     experts, n, k = op.weight.shape
     s = _Shape(k, n, op.out.shape[0], at.bucket, experts, [op.weight.format])
     rows = [pointer(0), *at.q8(op.x)] if op.x.dtype == "q8" else [*at.at(op.x), *[pointer(0)] * 3]

@@ -110,9 +110,9 @@ class WideRows:
 
 
 def widen(
-    at: Context, live: Arg, planes: list[Arg], rows: int, k: int, pairs: bool, each: int = 1
+    at: Context, live: Arg, planes: list[Arg], rows: int, k: int, pairs: bool
 ) -> tuple[WideRows, Launch]:
-    """q8 rows of k values as f16 planes in scratch; `pairs`: with sums of both halves (Q2_K); live rows times `each`."""
+    """q8 rows of k values as f16 planes in scratch; `pairs`: with sums of both halves (Q2_K)."""
     tokens, cells = -(-rows // _TOKENS) * _TOKENS, padded(k) // 32
     wide = WideRows(
         at.scratch(tokens * cells * 64),
@@ -121,7 +121,7 @@ def widen(
         tokens,
     )
     grid = -(-tokens * cells * 2 // THREADS)
-    args = [live, *planes, *wide.args(), *ints(tokens, k, each)]
+    args = [live, *planes, *wide.args(), *ints(tokens, k)]
     macros = [("STRATA_PAIRS", 1)] if pairs else []
     return wide, launch("widen.cu", "widen_rows", grid, THREADS, args, macros=macros)
 
@@ -132,7 +132,7 @@ def needs_pairs(fmt: Format) -> bool:
 
 
 def products(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
-    """Products of the same q8 rows with any number of matrices: rows widened once, each matrix expanded, then multiplied."""
+    """Products of the same q8 rows with any number of matrices: rows widened once, each matrix expanded."""
     x = ops[0].x
     rows, k = min(x.shape[0], at.bucket), x.shape[-1]
     live, found = at.live(ops[0].out), list[Launch]()

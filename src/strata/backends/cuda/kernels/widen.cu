@@ -53,16 +53,16 @@ __global__ void __launch_bounds__(256) expand_weights(const uint8_t* packed, uin
 }
 #endif
 
-// A thread 16 values of a token; tokens from *live * each on are zero. Grid: tokens (padded) * padded blocks * 2 / threads.
+// A thread 16 values of a token; tokens from *live on are zero. Grid: tokens (padded) * padded blocks * 2 / threads.
 __global__ void __launch_bounds__(256) widen_rows(const int* live, const int8_t* q, const float* d, const int16_t* sums, uint16_t* x,
-                                                  float* scales, uint32_t* sum, int tokens, int k, int each) {
+                                                  float* scales, uint32_t* sum, int tokens, int k) {
   const int blocks = k / kBlock, padded = (blocks + 1) / 2 * 2;
   const int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int half = static_cast<int>(unit % 2), b = static_cast<int>(unit / 2 % padded), token = static_cast<int>(unit / 2 / padded);
   dependency_wait();
   dependency_launch();
   if (token >= tokens) return;
-  const bool there = token < *live * each && b < blocks;
+  const bool there = token < *live && b < blocks;
   const int64_t block = static_cast<int64_t>(token) * blocks + b;
   // Slots 16 half + 8 e + 2 t + i hold values 8 t + 4 half + 2 e + i: a thread t of a quad has values 8 t .. 8 t + 7 of the weights.
   uint32_t word[8] = {};
