@@ -1,7 +1,7 @@
 """Lowering rules of keys and values: storing cells, dense attention."""
 
 from strata.backends.cuda.driver import Launch
-from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer
+from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer, tensor_cores
 from strata.backends.cuda.lower_dense import THREADS, rows_of, warps
 from strata.ops.arithmetic import ATTENTION_SPLIT
 from strata.ops.attention import Attention
@@ -9,7 +9,8 @@ from strata.ops.buffers import Buffer
 from strata.ops.kv_store import KV_GROUP, KvStore
 from strata.ops.rms_norm import RmsNorm
 from strata.ops.rope import Rope
-from strata.ops.step import PAGE_CELLS
+from strata.ops.sparse_attention import SparseAttention
+from strata.ops.step import CHUNK_BLOCK, PAGE_CELLS
 
 KV_TYPES = {"f32": 0, "f16": 1, "i8": 2}
 _HEADS = 4  # query heads that a thread block may take
@@ -56,6 +57,13 @@ def rope_store(
 @lower.register
 def _(op: Attention, at: Context) -> list[Launch]:
     return attend(op, at)
+
+
+def of_prompt(op: Attention | SparseAttention, at: Context) -> bool:
+    """Whether tensor cores compute it: a prompt's blocks of 64 rows, cells of halves or int8."""
+    head_dim, rows = op.k_pool.shape[-1], op.q.shape[0]
+    known = op.k_pool.dtype == op.v_pool.dtype in ("f16", "i8")
+    return tensor_cores(at) and rows % CHUNK_BLOCK == 0 and known and head_dim in (64, 128, 256)
 
 
 def attend(op: Attention, at: Context, planes: Buffer | None = None, out: bool = True) -> list[Launch]:
