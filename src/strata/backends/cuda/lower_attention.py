@@ -7,6 +7,7 @@ from strata.ops.arithmetic import ATTENTION_SPLIT
 from strata.ops.attention import Attention
 from strata.ops.buffers import Buffer
 from strata.ops.kv_store import KV_GROUP, KvStore
+from strata.ops.quantize import Quantize
 from strata.ops.rms_norm import RmsNorm
 from strata.ops.rope import Rope
 from strata.ops.sparse_attention import SparseAttention
@@ -68,6 +69,8 @@ def of_prompt(op: Attention | SparseAttention, at: Context) -> bool:
 
 def attend(op: Attention, at: Context, planes: Buffer | None = None, out: bool = True) -> list[Launch]:
     """Attention to floats (`out`) and, where given, to the q8 rows `planes`."""
+    if of_prompt(op, at):
+        return [_attend_chunk(op, at), *(lower(Quantize(op.out, planes), at) if planes is not None else ())]
     num_pages, kv_heads, _, head_dim = op.k_pool.shape
     pages, rows, group = op.page_table.shape[1], rows_of(op.q, at), op.heads // kv_heads
     splits = _splits(pages * PAGE_CELLS, op.window)
@@ -98,6 +101,21 @@ def attend(op: Attention, at: Context, planes: Buffer | None = None, out: bool =
         )
         for row in range(0, rows, at_once)
     ]
+
+
+def _attend_chunk(op: Attention, at: Context) -> Launch:
+    """A thread block 64 rows of one or two heads."""
+    num_pages, kv_heads, _, dim = op.k_pool.shape
+    heads = 2 if op.heads // kv_heads % 2 == 0 else 1
+    args = [at.live(op.q), *at.at(op.positions, op.sequences, op.page_table, op.q, op.k_pool, op.v_pool)]
+    args += at.at(op.k_scales, op.v_scales, op.out)
+    args += ints(op.heads, kv_heads, op.page_table.shape[1], op.window, num_pages)
+    args += [*floats(op.scale), pointer(at.faults)]
+    macros = [("STRATA_KV", KV_TYPES[op.k_pool.dtype]), ("STRATA_DIM", dim), ("STRATA_HEADS", heads)]
+    grid, shared = (op.heads // heads, op.q.shape[0] // CHUNK_BLOCK), 2 * 64 * (heads + 2) * (dim + 8)
+    return launch(
+        "attention_prompt.cu", "attention_prompt", grid, 128 * heads, args, macros=macros, shared=shared
+    )
 
 
 def _sets(head_dim: int) -> int:
