@@ -39,7 +39,11 @@ from strata.quants import FORMATS
 HEADS, KV_HEADS, DIM, INDEX_HEADS, INDEX_DIM, BUDGET = 24, 2, 256, 4, 128, 512
 VALUE_HEADS, KEY_HEADS, STATE_DIM, HIDDEN, STREAMS = 48, 16, 128, 2560, 4
 POSITIONS = (0, 32_768, 131_072, 245_760)
-TFLOPS, BYTES, CACHE = 440e12, 4.2e12, 5.5e12  # mma.sync of 16-bit floats; device memory; level-2 cache (assumed)
+TFLOPS, BYTES, CACHE = (
+    440e12,
+    4.2e12,
+    5.5e12,
+)  # mma.sync of 16-bit floats; device memory; level-2 cache (assumed)
 
 
 class Bench:
@@ -117,7 +121,9 @@ def pool_of(b: Bench, kv: str, heads: int, dim: int, index: bool) -> StatePool:
         elif index and buffer is pool.index[0].pooled:
             b.set[buffer] = g.standard_normal(buffer.shape).astype(np.float32)
         else:
-            b.set[buffer] = g.standard_normal(page).astype(np.float16 if buffer.dtype == "f16" else np.float32)
+            b.set[buffer] = g.standard_normal(page).astype(
+                np.float16 if buffer.dtype == "f16" else np.float32
+            )
     return pool
 
 
@@ -136,7 +142,9 @@ def sparse(kv: str) -> Callable[[Driver, int, int], Bench]:
     return make
 
 
-def dense(kv: str, heads: int, kv_heads: int, dim: int, window: int = 0) -> Callable[[Driver, int, int], Bench]:
+def dense(
+    kv: str, heads: int, kv_heads: int, dim: int, window: int = 0
+) -> Callable[[Driver, int, int], Bench]:
     def make(driver: Driver, rows: int, position: int) -> Bench:
         b = Bench(driver, rows, position)
         pool = pool_of(b, kv, kv_heads, dim, False)

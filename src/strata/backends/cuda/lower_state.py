@@ -16,6 +16,7 @@ from strata.backends.cuda.lower import (
 from strata.backends.cuda.lower_dense import rows_of
 from strata.backends.cuda.lower_heads import THREADS, by_slice, by_value
 from strata.ops.conv import CausalConv
+from strata.ops.delta_inputs import UnitHeads
 from strata.ops.delta_rule import DeltaChunk, DeltaRule, DeltaSettle
 from strata.ops.index_keys import CellPositions, IndexKeys
 from strata.ops.ngram import NgramGate, NgramRows, TableRows
@@ -29,11 +30,37 @@ _COLUMNS = 32  # values of a head that a thread block takes through the blocks
 @lower.register
 def _(op: CausalConv, at: Context) -> list[Launch]:
     channels, kernel = op.weight.shape
+    if op.tapped and op.x.shape[0] % CHUNK_BLOCK == 0 and channels % 32 == 0:
+        return convolve(op, at, next(n for n in (128, 64, 32) if channels % n == 0))
     step = (op.positions, op.sequences, op.tap_positions, op.tap_slots, op.x)
     args = [at.live(op.x), *at.at(*step), *at.raw(op.weight), *at.at(op.ring, op.out)]
     args += [*ints(channels, kernel, op.dilation, *op.ring.shape[:2], int(op.tapped)), pointer(at.faults)]
     grid = (-(-channels // THREADS), op.x.shape[0] if op.x.shape[0] <= MAX_STEP_ROWS and not op.tapped else 1)
     return [launch("conv.cu", "causal_conv", grid, THREADS, args)]
+
+
+def convolve(op: CausalConv, at: Context, head: int, heads: UnitHeads | None = None) -> list[Launch]:
+    """A prompt's convolution, a warp `head` channels of 16 rows, and the unit heads of its front; then the ring."""
+    (channels, kernel), (slots, ring_rows, _), blocks = (
+        op.weight.shape,
+        op.ring.shape,
+        op.x.shape[0] // CHUNK_BLOCK,
+    )
+    macros = [("STRATA_HEAD", head), ("STRATA_KERNEL", kernel), ("STRATA_DILATION", op.dilation)]
+    step = at.at(op.positions, op.sequences)
+    args = [at.live(op.x), *step, *at.at(op.x), *at.raw(op.weight), *at.at(op.ring, op.out)]
+    args += [
+        *at.at(heads.out if heads else None),
+        *ints(channels, slots, ring_rows, heads.heads if heads else 0),
+    ]
+    args += [*floats(heads.scale if heads else 1.0), pointer(at.faults)]
+    kept = [at.live(op.x), *step, *at.at(op.tap_positions, op.tap_slots, op.x, op.ring)]
+    kept += [*ints(channels, slots, ring_rows), pointer(at.faults)]
+    grid = (-(-channels // THREADS), blocks)
+    return [
+        launch("conv_prompt.cu", "conv_prompt", (channels // head, blocks), 128, args, macros=macros),
+        launch("conv_prompt.cu", "conv_keep", grid, THREADS, kept, macros=macros),
+    ]
 
 
 @lower.register
