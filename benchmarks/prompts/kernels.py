@@ -211,7 +211,9 @@ CASES: dict[str, tuple[Callable[[Driver, int, int], Bench], tuple[tuple[int, int
 def times(b: Bench, repeats: int) -> Iterable[tuple[str, float]]:
     """(kernel, microseconds) summed over its launches."""
     found: dict[str, float] = {}
-    for kind, kernel, us in b.lowered().timeline(repeats):
+    replay = b.lowered()
+    replay.run()  # a timeline does not copy the step's inputs
+    for kind, kernel, us in replay.timeline(repeats):
         name = f"{kernel.split()[0]} ({kind})"
         found[name] = found.get(name, 0.0) + us
     return found.items()
