@@ -1,7 +1,7 @@
-"""Times the kernels of prompts alone, with floors beside, on a GPU: python -m benchmarks.prompts.kernels [--plain] [NAME ...].
+"""Times the kernels of prompts alone, with floors beside, on a GPU.
 
-Geometry of Qwen3.8-Flash-Next (a layer), and of the dense model of docs/measurements.md. `--plain`: kernels without tensor
-cores, few rows. `equal`: whether chunks of other sizes give the same bits.
+Geometry of Qwen3.8-Flash-Next (a layer), and of the dense model of docs/measurements.md. `--plain`: kernels without
+tensor cores, few rows. `equal`: whether chunks of other sizes give the same bits.
 """
 
 import argparse

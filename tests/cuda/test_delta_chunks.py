@@ -1,4 +1,4 @@
-"""The delta rule's chunk form on tensor cores: near the contract's, and the same bits however rows are cut into chunks."""
+"""The delta rule's chunk form on tensor cores: near the contract's, the same bits however rows are cut into chunks."""
 
 import numpy as np
 import pytest

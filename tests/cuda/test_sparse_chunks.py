@@ -1,4 +1,5 @@
-"""Selection and sparse attention of prompts on tensor cores: the contract's blocks, near its values, the same bits in any chunk."""
+"""Selection and sparse attention of prompts on tensor cores: the contract's blocks, near its values, the same bits in
+any chunk."""
 
 import numpy as np
 import pytest
@@ -121,7 +122,7 @@ def test_equal_scores_go_to_lower_blocks(backend, kind):
 
 @pytest.mark.parametrize("block", [3, 70, 130])
 def test_a_planted_block_is_selected_and_answers(backend, block):
-    """A key like the last row's query at some depth: the row attends to it; a block that is not selected changes nothing."""
+    """A key like the last row's query at some depth is chosen and read; what is not selected changes nothing."""
 
     def plant(case, pool, index):
         table, rows = case.values[case.steps.page_table], case.values[index]

@@ -1,5 +1,6 @@
-"""Launches of a prompt's rows, of which there are whole blocks of 64: row by row work that one launch does for several ops, and ops
-that have a kernel for many rows. The bits are those of the ops one by one."""
+"""Launches of a prompt's rows, of which there are whole blocks of 64: row by row work of several ops in one launch.
+
+The bits are those of the ops one by one."""
 
 from typing import TypeVar
 
@@ -17,7 +18,10 @@ from strata.ops.quantize import Quantize
 from strata.ops.step import CHUNK_BLOCK
 from strata.ops.streams import StreamMix, StreamWrite
 
-_WARPS = 4
+_NORM_WARPS, _WARPS = 4, 8
+_BLOCKS = (
+    16  # thread blocks a multiprocessor that take units in turn: small ones cost more to start than to run
+)
 _MOST_HELD = 128  # values of a stream that a lane holds
 O = TypeVar("O", bound=Op)
 
@@ -38,9 +42,11 @@ def _planes(after: Quantize | None, at: Context) -> list[Arg]:
     return at.q8(after.out) if after is not None else [pointer(0)] * 3
 
 
-def _by_warp(file: str, entry: str, units: int, args: list[Arg], **macros: int) -> list[Launch]:
-    pairs = [(f"STRATA_{name}", value) for name, value in macros.items()]
-    return [launch(file, entry, -(-units // _WARPS), 32 * _WARPS, args, macros=pairs)]
+def _by_warp(
+    at: Context, file: str, entry: str, units: int, args: list[Arg], macros: dict[str, int]
+) -> list[Launch]:
+    grid = min(-(-units // _WARPS), _BLOCKS * at.properties.multiprocessors)
+    return [launch(file, entry, grid, 32 * _WARPS, args, macros=list(macros.items()))]
 
 
 @fusion
@@ -78,10 +84,10 @@ def _norm(w: Window) -> Match | None:
     def launches(at: Context) -> list[Launch]:
         given = at.at(write.residual, write.y, write.inject) if write else [*at.at(norm.x), *[pointer(0)] * 2]
         args = [at.live(out), *given, *at.raw(weight), *at.at(write.out if write else None, out)]
-        units = rows_of(out, at) * groups
-        return _by_warp(
-            "streams_prompt.cu", "stream_norm", units, [*args, *floats(eps)], WIDTH=width, STREAMS=groups
-        )
+        macros = [("STRATA_WIDTH", width), ("STRATA_STREAMS", groups)]
+        grid = -(-rows_of(out, at) * groups // _NORM_WARPS)
+        args += floats(eps)
+        return [launch("streams_prompt.cu", "stream_norm", grid, 32 * _NORM_WARPS, args, macros=macros)]
 
     return Match(1 + (write is not None), launches)
 
@@ -99,7 +105,8 @@ def _mean(w: Window) -> Match | None:
     def launches(at: Context) -> list[Launch]:
         args = [at.live(mix.out), *at.at(mix.x, mix.gate, kept), *_planes(after, at), pointer(at.faults)]
         units = rows_of(mix.out, at) * width // 128
-        return _by_warp("streams_prompt.cu", "stream_mean", units, args, WIDTH=width, STREAMS=streams)
+        macros = {"STRATA_WIDTH": width, "STRATA_STREAMS": streams}
+        return _by_warp(at, "streams_prompt.cu", "stream_mean", units, args, macros)
 
     return Match(count, launches)
 
@@ -123,9 +130,8 @@ def _gated_heads(w: Window) -> Match | None:
             *_planes(after, at),
         ]
         args += [*ints(heads, int(norm.silu)), *floats(norm.eps), pointer(at.faults)]
-        return _by_warp(
-            "heads_prompt.cu", "gated_norm_prompt", rows_of(norm.out, at) * heads, args, HEAD=head
-        )
+        units = rows_of(norm.out, at) * heads
+        return _by_warp(at, "heads_prompt.cu", "gated_norm_prompt", units, args, {"STRATA_HEAD": head})
 
     return Match(count, launches)
 
@@ -144,6 +150,8 @@ def _gate(w: Window) -> Match | None:
         args = [at.live(gate.out), *at.at(gate.x, gate.gate, kept), *_planes(after, at)]
         args += [*ints(heads, gate.stride, gate.offset), pointer(at.faults)]
         units = rows_of(gate.out, at) * heads
-        return _by_warp("heads_prompt.cu", "sigmoid_gate_prompt", units, args, HEAD=gate.head_dim)
+        return _by_warp(
+            at, "heads_prompt.cu", "sigmoid_gate_prompt", units, args, {"STRATA_HEAD": gate.head_dim}
+        )
 
     return Match(count, launches)

@@ -15,7 +15,8 @@ _SELECT_THREADS = 512
 _RANK_ROWS = 64  # rows ranked at a time
 _SCORE_WARPS, _SCORES_A_WARP = 8, 8
 _SCORE_BYTES = 128 << 20  # of a prompt's rows; those beyond wait for the next launches
-_LISTED_BLOCKS = 1024  # kMostBlocks of sparse_prompt.cu
+_LISTED_WORDS = 512  # kWords of sparse_prompt.cu
+_ROWS_TOGETHER = {"f16": 4, "i8": 2}  # rows that share the cells they selected, by what registers hold
 _SCORE_TILE, _SELECT_BINS = 128, 2048  # kTile, kBins of select_prompt.cu
 _BUSY = 0.75  # thread blocks a multiprocessor, below which a thread block takes fewer heads
 _ROWS = 32  # rows of a launch: bounds the splits' results
@@ -93,21 +94,44 @@ def _rank_chunk(op: RankBlocks, at: Context) -> list[Launch]:
 
 @lower.register
 def _(op: SparseAttention, at: Context) -> list[Launch]:
-    listed = op.selected.shape[-1] < _LISTED_BLOCKS and op.heads // op.k_pool.shape[1] <= 16
-    return _attend_chunk(op, at) if listed and of_prompt(op, at) else attend(op, at)
+    together = _rows_together(op, at) if of_prompt(op, at) else 0
+    return [_attend_chunk(op, at, together)] if together else attend(op, at)
 
 
-def _attend_chunk(op: SparseAttention, at: Context) -> list[Launch]:
-    """All rows in one launch, a thread block a row and KV head."""
+def _rows_together(op: SparseAttention, at: Context) -> int:
+    """Neighbouring rows of a prompt that a thread block takes; 0 where the device has no room for one."""
+    if op.ratio not in (2, 4, 8, 16) or op.heads // op.k_pool.shape[1] > 32:
+        return 0
+    rows = _ROWS_TOGETHER[op.k_pool.dtype]
+    while rows and _prompt_room(op, rows) > at.properties.shared:
+        rows //= 2
+    return rows
+
+
+def _prompt_room(op: SparseAttention, rows: int) -> int:
+    """Bytes of Room of sparse_prompt.cu and its entries."""
+    dim, tile = op.k_pool.shape[-1], CHUNK_BLOCK // op.ratio
+    heads = -(-rows * op.heads // op.k_pool.shape[1] // 16) * 16
+    keys = max(2 * CHUNK_BLOCK * (dim + 8), 4 * rows * _LISTED_WORDS)
+    halves = 2 * (CHUNK_BLOCK * (dim + 8) + heads * (dim + 8) + heads * (CHUNK_BLOCK + 8))
+    rest = -(-4 * (2 * tile + 8 * heads) // 16) * 16 + 16
+    return keys + halves + rest + 4 * (rows * (op.selected.shape[-1] + 1) + tile)
+
+
+def _attend_chunk(op: SparseAttention, at: Context, together: int) -> Launch:
+    """All rows in one launch, a thread block some neighbouring rows and a KV head."""
     num_pages, kv_heads, _, dim = op.k_pool.shape
     buffers = (op.positions, op.sequences, op.page_table, op.q, op.selected, op.k_pool, op.v_pool)
     args = [at.live(op.q), *at.at(*buffers, op.k_scales, op.v_scales, op.out)]
-    args += ints(op.heads, kv_heads, op.page_table.shape[1], num_pages, op.ratio, op.selected.shape[-1])
+    args += ints(kv_heads, op.page_table.shape[1], num_pages, op.selected.shape[-1])
     args += [*floats(op.scale), pointer(at.faults)]
-    shared = 2 * (dim + 8) * (2 * 64 + 2 * 16) + 2 * 16 * (64 + 8) + 4 * _LISTED_BLOCKS + 2 * 4 * 4 * 16
-    macros = [("STRATA_KV", KV_TYPES[op.k_pool.dtype]), ("STRATA_DIM", dim)]
-    grid = kv_heads, rows_of(op.q, at)
-    return [launch("sparse_prompt.cu", "sparse_prompt", grid, 128, args, macros=macros, shared=shared)]
+    macros = [
+        ("STRATA_KV", KV_TYPES[op.k_pool.dtype]), ("STRATA_DIM", dim), ("STRATA_QUERIES", together),
+        ("STRATA_GROUP", op.heads // kv_heads), ("STRATA_RATIO", op.ratio),
+    ]  # fmt: skip
+    grid = kv_heads, rows_of(op.q, at) // together
+    shared = _prompt_room(op, together)
+    return launch("sparse_prompt.cu", "sparse_prompt", grid, 128, args, macros=macros, shared=shared)
 
 
 def attend(op: SparseAttention, at: Context, gated: Sequence[Arg] = ()) -> list[Launch]:

@@ -78,7 +78,7 @@ def _(op: DeltaRule, at: Context) -> list[Launch]:
 @lower.register
 def _(op: DeltaChunk, at: Context) -> list[Launch]:
     slots, heads, value_dim, key_dim = op.state.shape
-    if tensor_cores(at) and key_dim % 64 == 0 and value_dim % 32 == 0 and max(key_dim, value_dim) <= 128:
+    if tensor_cores(at) and key_dim % 64 == 0 and value_dim % 64 == 0 and max(key_dim, value_dim) <= 128:
         return _delta_blocks(op, at)
     args = [at.live(op.positions), *at.at(op.positions, op.sequences, op.commits, op.state, op.pending)]
     rows = at.at(op.qk, op.mixed, op.gates, op.out, op.tap_positions, op.tap_slots)
@@ -101,8 +101,7 @@ def _delta_blocks(op: DeltaChunk, at: Context) -> list[Launch]:
         pointer(at.scratch(blocks * n)) for n in (heads * of_block, op.key_heads * CHUNK_BLOCK * 4 * key_dim)
     )
     macros = [("STRATA_KEY_DIM", key_dim), ("STRATA_VALUE_DIM", value_dim)]
-    wide = 2 * 2 * CHUNK_BLOCK * (max(key_dim, value_dim) + 8)
-    room = 2 * wide + 2 * 2 * 2 * CHUNK_BLOCK * (CHUNK_BLOCK + 8) + 4 * 4 * CHUNK_BLOCK
+    room = 4 * CHUNK_BLOCK * (key_dim + 8 + 3 * (CHUNK_BLOCK + 8) + 4)
     passes = 4 * (key_dim + 8) * (2 * CHUNK_BLOCK + _COLUMNS) + 4 * CHUNK_BLOCK * (_COLUMNS + 8)
     step = at.at(op.positions, op.sequences, op.commits, op.state, op.pending)
     found = []

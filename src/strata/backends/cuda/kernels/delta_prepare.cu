@@ -1,5 +1,5 @@
 // delta_prepare: the delta rule's chunk form on tensor cores, first half: all that blocks of 64 rows need before the state is known.
-// Macros: STRATA_KEY_DIM, STRATA_VALUE_DIM, multiples of 16 and 32. Grid (blocks from row0 on, value heads), 256 threads: warps 0 .. 3
+// Macros: STRATA_KEY_DIM, STRATA_VALUE_DIM, multiples of 64. Grid (blocks from row0 on, value heads), 256 threads: warps 0 .. 3
 // have 16 rows each of one matrix, warps 4 .. 7 of another.
 #include "delta_blocks.cuh"
 
@@ -7,17 +7,18 @@ using namespace strata;
 
 namespace {
 
-constexpr int kThreads = 256, kWide = kKeyDim > kValueDim ? kKeyDim : kValueDim;
-constexpr int kRow = kWide + 8, kSquare = kChunk + 8, kFloats = kChunk + 4;  // strides
+constexpr int kThreads = 256, kPart = 64, kPartTiles = kPart / 8;  // columns that are computed at a time
+constexpr int kRow = kKeyDim + 8, kSquare = kChunk + 8, kFloats = kChunk + 4;  // strides
 
 struct Room {
-  alignas(16) uint16_t keys[2][kChunk * kRow];     // k; then -since k; then w
-  alignas(16) uint16_t queries[2][kChunk * kRow];  // q; then the inverse, float [64][kFloats]; then v; then u
+  alignas(16) uint16_t keys[2][kChunk * kRow];  // k; then -since k; then w
   alignas(16) uint16_t reads[2][kChunk * kSquare];
-  alignas(16) uint16_t lower[2][kChunk * kSquare];  // L, float [64][kFloats]; then beta times the inverse
+  alignas(16) uint16_t lower[2][kChunk * kSquare];   // L, float [64][kFloats]; then beta times the inverse
+  alignas(16) uint16_t values[2][kChunk * kSquare];  // the inverse, float [64][kFloats]; then a part of v; then of u
   float log[kChunk], since[kChunk], left[kChunk], beta[kChunk];
 };
-static_assert(sizeof(float) * kFloats <= 2 * sizeof(uint16_t) * kSquare && sizeof(float) * kFloats <= 2 * sizeof(uint16_t) * kRow);
+static_assert(sizeof(float) * kFloats <= 2 * sizeof(uint16_t) * kSquare && kPart == kChunk);
+static_assert(kKeyDim % kPart == 0 && kValueDim % kPart == 0);
 
 template <int N> __device__ __forceinline__ Matrix matrix(uint16_t (&m)[2][N]) { return {m[0], N / kChunk, N}; }
 
@@ -55,12 +56,39 @@ __device__ __forceinline__ void decays(Room& s, const float* gates, int heads) {
   }
 }
 
+// acc += 16 rows of queries, from `q` on, times the keys: as add_product, but the rows come from memory.
+__device__ __forceinline__ void add_query_product(float (&acc)[kChunk / 8][4], const float* q, size_t stride, const Matrix& keys, int tiles) {
+  q += static_cast<size_t>(lane_id() / 4) * stride + lane_id() % 4 * 2;
+#pragma unroll 2
+  for (int s = 0; s < kKeySteps; ++s) {
+    uint32_t hi[4], lo[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float2 x = *reinterpret_cast<const float2*>(q + e % 2 * 8 * stride + 16 * s + e / 2 * 8);
+      const Pair pair = bf16_parts(x.x, x.y);
+      hi[e] = pair.hi, lo[e] = pair.lo;
+    }
+#pragma unroll
+    for (int n = 0; n < kChunk / 8; n += 2) {
+      if (n >= tiles) break;
+      uint32_t b_hi[4], b_lo[4];
+      load_right<false>(b_hi, keys.at, keys.stride, 8 * n, 16 * s);
+      load_right<false>(b_lo, keys.at + keys.apart, keys.stride, 8 * n, 16 * s);
+      add_parts(acc, n, hi, lo, b_hi, b_lo);
+    }
+  }
+}
+
 // L_ij = beta_j (k_i . k_j) decay, j < i (warps 0 .. 3); (q_i . k_j) decay, j <= i (warps 4 .. 7).
-__device__ __forceinline__ void squares(Room& s, float* lower) {
+__device__ __forceinline__ void squares(Room& s, float* lower, const float* queries, size_t stride) {
   const int tile = warp_id() % kRowTiles, row0 = 16 * tile;
   const bool reads = warp_id() >= kRowTiles;
   float acc[kChunk / 8][4] = {};
-  add_product<false, false>(acc, reads ? matrix(s.queries) : matrix(s.keys), row0, matrix(s.keys), 0, kKeySteps, 2 * tile + 2);
+  if (reads) {
+    add_query_product(acc, queries + row0 * stride, stride, matrix(s.keys), 2 * tile + 2);
+  } else {
+    add_product<false, false>(acc, matrix(s.keys), row0, matrix(s.keys), 0, kKeySteps, 2 * tile + 2);
+  }
   const auto decayed = [&](float x, int i, int j) {
     const float between = s.log[i] - s.log[j];
     return x * exp32(between < 0.0f ? between : 0.0f);
@@ -121,20 +149,20 @@ template <int N> __device__ __forceinline__ void invert_below(const float* lower
   }
 }
 
-// Sums of 16 rows as the left side of later products, two tiles a step.
-template <int N> __device__ __forceinline__ void store_left(const float (&acc)[N][4], const LeftTiles& to, int tile) {
+// Sums of 16 rows as the left side of later products from step `first` on, two tiles a step.
+template <int N> __device__ __forceinline__ void store_left(const float (&acc)[N][4], const LeftTiles& to, int tile, int first) {
 #pragma unroll
   for (int s = 0; s < N / 2; ++s) {
     const Pair x[4] = {bf16_parts(acc[2 * s][0], acc[2 * s][1]), bf16_parts(acc[2 * s][2], acc[2 * s][3]),
                        bf16_parts(acc[2 * s + 1][0], acc[2 * s + 1][1]), bf16_parts(acc[2 * s + 1][2], acc[2 * s + 1][3])};
-    uint4* place = to.place(tile, s);
+    uint4* place = to.place(tile, first + s);
     place[0] = {x[0].hi, x[1].hi, x[2].hi, x[3].hi}, place[1] = {x[0].lo, x[1].lo, x[2].lo, x[3].lo};
   }
 }
 
-template <int N> __device__ __forceinline__ void put_rows(const float (&acc)[N][4], const Matrix& to, int row0) {
+template <int N> __device__ __forceinline__ void put_rows(const float (&acc)[N][4], const Matrix& to, int row0, int column) {
 #pragma unroll
-  for (int n = 0; n < N; ++n) each_pair(acc[n], n, [&](int row, int c, float x, float y) { to.put(row0 + row, c, bf16_parts(x, y)); });
+  for (int n = 0; n < N; ++n) each_pair(acc[n], n, [&](int row, int c, float x, float y) { to.put(row0 + row, column + c, bf16_parts(x, y)); });
 }
 
 struct Inputs {
@@ -148,45 +176,68 @@ struct Inputs {
   }
 };
 
-// w = -beta T since k and what it adds to rows' reading of the state.
-__device__ __forceinline__ void key_side(Room& s, const Inputs& in, const HeadBlock& to, int first, int key_at) {
+using Part64 = float[kPartTiles][4];
+
+// Columns `column` .. + 63 of w = -beta T since k, by warps 0 .. 3, and of u = beta T v, by the others.
+__device__ __forceinline__ void corrections(Room& s, Part64& acc, const HeadBlock& to, int column) {
   const int tile = warp_id() % kRowTiles, row0 = 16 * tile;
-  float acc[kKeyDim / 8][4] = {};
-  add_product<false, true>(acc, matrix(s.lower), row0, matrix(s.keys), 0, tile + 1);
-  store_left(acc, to.w, tile);
-  __syncthreads();
-  put_rows(acc, matrix(s.keys), row0);
-  __syncthreads();
+  if (warp_id() < kRowTiles) {
+    if (column >= kKeyDim) return;
+    add_product<false, true>(acc, matrix(s.lower), row0, matrix(s.keys), column, tile + 1);
+    store_left(acc, to.w, tile, column / 16);
+  } else if (column < kValueDim) {
+    add_product<false, true>(acc, matrix(s.lower), row0, matrix(s.values), 0, tile + 1);
 #pragma unroll
-  for (int n = 0; n < kKeyDim / 8; ++n)
+    for (int n = 0; n < kPartTiles; ++n) *to.sums(tile, column / 8 + n) = {acc[n][0], acc[n][1], acc[n][2], acc[n][3]};
+  }
+}
+
+// What w adds to rows' reading of the state.
+__device__ __forceinline__ void key_reads(Room& s, const Inputs& in, const HeadBlock& to, int first, int key_at, int column) {
+  const int tile = warp_id() % kRowTiles, row0 = 16 * tile;
+  Part64 acc;
+#pragma unroll
+  for (int n = 0; n < kPartTiles; ++n)
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int row = row0 + lane_id() / 4 + 8 * e;
-      const float2 q = *reinterpret_cast<const float2*>(in.query(first + row, key_at) + 8 * n + lane_id() % 4 * 2);
+      const float2 q = *reinterpret_cast<const float2*>(in.query(first + row, key_at) + column + 8 * n + lane_id() % 4 * 2);
       acc[n][2 * e] = s.since[row] * q.x, acc[n][2 * e + 1] = s.since[row] * q.y;
     }
-  add_product<false, true>(acc, matrix(s.reads), row0, matrix(s.keys), 0, tile + 1);
-  store_left(acc, to.q, tile);
+  add_product<false, true>(acc, matrix(s.reads), row0, matrix(s.keys), column, tile + 1);
+  store_left(acc, to.q, tile, column / 16);
 }
 
-// u = beta T v, and what the block's own corrections give its rows, which goes to `out`.
-__device__ __forceinline__ void value_side(Room& s, const Inputs& in, const HeadBlock& to, int first, int value_at) {
+// What u gives the block's rows.
+__device__ __forceinline__ void value_reads(Room& s, const Inputs& in, int first, int value_at) {
   const int tile = warp_id() % kRowTiles, row0 = 16 * tile;
-  float acc[kValueTiles][4] = {};
-  add_product<false, true>(acc, matrix(s.lower), row0, matrix(s.queries), 0, tile + 1);
+  Part64 acc = {};
+  add_product<false, true>(acc, matrix(s.reads), row0, matrix(s.values), 0, tile + 1);
 #pragma unroll
-  for (int n = 0; n < kValueTiles; ++n) *to.sums(tile, n) = {acc[n][0], acc[n][1], acc[n][2], acc[n][3]};
-  __syncthreads();
-  put_rows(acc, matrix(s.queries), row0);
-  __syncthreads();
-#pragma unroll
-  for (int n = 0; n < kValueTiles; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
-  add_product<false, true>(acc, matrix(s.reads), row0, matrix(s.queries), 0, tile + 1);
-#pragma unroll
-  for (int n = 0; n < kValueTiles; ++n)
+  for (int n = 0; n < kPartTiles; ++n)
     each_pair(acc[n], n, [&](int row, int c, float x, float y) {
       *reinterpret_cast<float2*>(in.out + static_cast<size_t>(first + row0 + row) * in.value_width + value_at + c) = {x, y};
     });
+}
+
+// All columns, 64 at a time.
+__device__ __forceinline__ void columns(Room& s, const Inputs& in, const HeadBlock& to, int first, int key_at, int value_at) {
+  const bool keys = warp_id() < kRowTiles;
+  for (int column = 0; column < kKeyDim || column < kValueDim; column += kPart) {
+    __syncthreads();  // the part before has been read
+    if (column < kValueDim)
+      stage(matrix(s.values), in.value(first, value_at + column), 2 * in.key_width + in.value_width, kPart, nullptr, threadIdx.x, kThreads);
+    __syncthreads();
+    Part64 acc = {};
+    corrections(s, acc, to, column);
+    __syncthreads();
+    const int row0 = warp_id() % kRowTiles * 16;
+    if (keys && column < kKeyDim) put_rows(acc, matrix(s.keys), row0, column);
+    if (!keys && column < kValueDim) put_rows(acc, matrix(s.values), row0, 0);
+    __syncthreads();
+    if (keys && column < kKeyDim) key_reads(s, in, to, first, key_at, column);
+    if (!keys && column < kValueDim) value_reads(s, in, first, value_at + column);
+  }
 }
 
 }  // namespace
@@ -204,14 +255,13 @@ extern "C" __global__ void __launch_bounds__(256, 2) delta_prepare(const int* li
   const Inputs in{qk, mixed, out, delta.key_width(), delta.value_width()};
   const int key_at = delta.key_head(h) * kKeyDim;
   const HeadBlock to(scratch, block, heads, h);
-  float *lower = reinterpret_cast<float*>(s.lower[0]), *inverse = reinterpret_cast<float*>(s.queries[0]);
+  float *lower = reinterpret_cast<float*>(s.lower[0]), *inverse = reinterpret_cast<float*>(s.values[0]);
   const float* key = in.query(first, in.key_width + key_at);
   const size_t stride = 2 * static_cast<size_t>(in.key_width);
   stage(matrix(s.keys), key, stride, kKeyDim, nullptr, threadIdx.x, kThreads);
-  stage(matrix(s.queries), in.query(first, key_at), stride, kKeyDim, nullptr, threadIdx.x, kThreads);
   if (warp_id() == 0) decays(s, gates + static_cast<size_t>(first) * 2 * heads + h, heads);
   __syncthreads();
-  squares(s, lower);
+  squares(s, lower, in.query(first, key_at), stride);
   if (delta.owns_key(h)) {
     uint16_t* kept = block_keys(keys, block, key_heads, delta.key_head(h));
     for (int i = threadIdx.x; i < kChunk * 2 * kKeyDim / 8; i += kThreads) {
@@ -235,12 +285,5 @@ extern "C" __global__ void __launch_bounds__(256, 2) delta_prepare(const int* li
     const float *from = inverse + r * kFloats + c, b = s.beta[r];
     matrix(s.lower).put(r, c, bf16_parts(c <= r ? b * from[0] : 0.0f, c < r ? b * from[1] : 0.0f));
   }
-  __syncthreads();
-  stage(matrix(s.queries), in.value(first, h * kValueDim), 2 * in.key_width + in.value_width, kValueDim, nullptr, threadIdx.x, kThreads);
-  __syncthreads();
-  if (warp_id() < kRowTiles) {
-    key_side(s, in, to, first, key_at);
-  } else {
-    value_side(s, in, to, first, h * kValueDim);
-  }
+  columns(s, in, to, first, key_at, h * kValueDim);
 }

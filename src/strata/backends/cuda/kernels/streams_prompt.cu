@@ -39,26 +39,28 @@ __global__ void __launch_bounds__(128) stream_norm(const int* live, const float*
   for (int e = 0; e < kHeld; ++e) out[at + 32 * e] = (x[e] * inverse) * weight[32 * e];
 }
 
-// A warp (four a thread block) 128 values of a row: their mean over streams of sigmoid(gate) x, to `out` (or null) and, where asked
+// A warp (eight a thread block) takes 128 values of rows in turn: their mean over streams of sigmoid(gate) x, to `out` (or null) and, where asked
 // for, as int8 blocks.
-__global__ void __launch_bounds__(128) stream_mean(const int* live, const float* x, const float* gate, float* out, int8_t* q, float* d,
+__global__ void __launch_bounds__(256) stream_mean(const int* live, const float* x, const float* gate, float* out, int8_t* q, float* d,
                                                    int16_t* sums, uint32_t* faults) {
   dependency_wait();
   dependency_launch();
-  const int unit = blockIdx.x * 4 + warp_id(), row = unit / (W / 128), column = unit % (W / 128) * 128 + lane_id() * 4;
-  if (row >= *live) return;
-  const size_t from = static_cast<size_t>(row) * C * W + column, to = static_cast<size_t>(row) * W + column;
-  float4 total = {0.0f, 0.0f, 0.0f, 0.0f};
+  const int units = *live * (W / 128);
+  for (int unit = blockIdx.x * 8 + warp_id(); unit < units; unit += gridDim.x * 8) {
+    const int row = unit / (W / 128), column = unit % (W / 128) * 128 + lane_id() * 4;
+    const size_t from = static_cast<size_t>(row) * C * W + column, to = static_cast<size_t>(row) * W + column;
+    float4 total = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-  for (int c = 0; c < C; ++c) {
-    const float4 v = *reinterpret_cast<const float4*>(x + from + c * W), g = *reinterpret_cast<const float4*>(gate + from + c * W);
-    total.x = fma32(sigmoid32(g.x), v.x, total.x), total.y = fma32(sigmoid32(g.y), v.y, total.y);
-    total.z = fma32(sigmoid32(g.z), v.z, total.z), total.w = fma32(sigmoid32(g.w), v.w, total.w);
+    for (int c = 0; c < C; ++c) {
+      const float4 v = *reinterpret_cast<const float4*>(x + from + c * W), g = *reinterpret_cast<const float4*>(gate + from + c * W);
+      total.x = fma32(sigmoid32(g.x), v.x, total.x), total.y = fma32(sigmoid32(g.y), v.y, total.y);
+      total.z = fma32(sigmoid32(g.z), v.z, total.z), total.w = fma32(sigmoid32(g.w), v.w, total.w);
+    }
+    constexpr float n = C;
+    total = {div32(total.x, n), div32(total.y, n), div32(total.z, n), div32(total.w, n)};
+    if (out != nullptr) *reinterpret_cast<float4*>(out + to) = total;
+    if (q != nullptr) quantize_four(total, true, to, q, d, sums, faults);
   }
-  constexpr float n = C;
-  total = {div32(total.x, n), div32(total.y, n), div32(total.z, n), div32(total.w, n)};
-  if (out != nullptr) *reinterpret_cast<float4*>(out + to) = total;
-  if (q != nullptr) quantize_four(total, true, to, q, d, sums, faults);
 }
 
 }  // extern "C"
