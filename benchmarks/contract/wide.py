@@ -37,7 +37,6 @@ class Cpu:
         return contract_product(Q8(*q8), FORMATS[name].integer_form(raw, n, k))
 
 
-
 def source(file: str, **macros: Any) -> str:
     return "".join(f"#define STRATA_{m} {v}\n" for m, v in macros.items()) + f'#include "{file}"\n'
 

@@ -59,37 +59,6 @@ inline void mma_full(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t 
   memcpy(d, mine.d, sizeof d);
 }
 
-// The same of floats in two halves a word, 16 values deep: word i of a holds row g + 8 (i % 2), values 8 (i / 2) + 2 t, + 1; word i
-// of b values 8 i + 2 t, + 1 of column g.
-template <float (*Value)(uint16_t)> struct FloatMmaLane {
-  float d[4];
-  uint32_t a[4], b[2];
-};
-template <float (*Value)(uint16_t)> inline void multiply_float_tiles(void** lanes, uint32_t mask) {
-  using Lane = FloatMmaLane<Value>;
-  if (mask != 0xffffffffu) emulated::emulated_fail("mma by a part of a warp");
-  for (int lane = 0; lane < 32; ++lane) {
-    Lane& to = *static_cast<Lane*>(lanes[lane]);
-    for (int e = 0; e < 4; ++e) {
-      const int row = lane / 4 + 8 * (e / 2), column = 2 * (lane % 4) + e % 2;
-      double sum = to.d[e];
-      for (int k = 0; k < 16; ++k) {
-        const uint32_t a = static_cast<Lane*>(lanes[4 * (row % 8) + k % 8 / 2])->a[2 * (k / 8) + row / 8];
-        const uint32_t b = static_cast<Lane*>(lanes[4 * column + k % 8 / 2])->b[k / 8];
-        sum += static_cast<double>(Value(static_cast<uint16_t>(a >> 16 * (k % 2)))) * Value(static_cast<uint16_t>(b >> 16 * (k % 2)));
-      }
-      to.d[e] = static_cast<float>(sum);
-    }
-  }
-}
-template <float (*Value)(uint16_t)> inline void mma_float(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  FloatMmaLane<Value> mine{{d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1}};
-  emulated::emulated_warp(0xffffffffu, &mine, multiply_float_tiles<Value>);
-  memcpy(d, mine.d, sizeof d);
-}
-inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_float<half_float>(d, a, b0, b1); }
-inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_float<bf16_float>(d, a, b0, b1); }
-
 template <class F> inline uint32_t by_halves(uint32_t a, uint32_t b, uint32_t c, F f) {
   uint32_t out = 0;
   for (int i = 0; i < 32; i += 16) {

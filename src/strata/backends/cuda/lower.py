@@ -13,8 +13,6 @@ from strata.quants import Format
 
 FILE = "file"  # layouts of weights on the device: the file's bytes, or the planes of native/include/strata/pack.h
 PACKED = "packed"
-# Words of a format's grid in shared memory, Packed<T>::kTableWords.
-TABLE_WORDS = {"IQ3_XXS": 256, "IQ2_S": 2048, "IQ2_XXS": 512, "IQ2_XS": 1024, "IQ3_S": 512}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ import numpy as np
 
 from strata.backends.cuda import lower_wide
 from strata.backends.cuda.driver import Arg, Launch
-from strata.backends.cuda.lower import FILE, TABLE_WORDS, Context, ints, launch, lower, pointer, type_macro
+from strata.backends.cuda.grids import TABLE_WORDS
+from strata.backends.cuda.lower import FILE, Context, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_dense import THREADS, rows_of
 from strata.ops.arithmetic import segment_bounds
 from strata.ops.buffers import Buffer

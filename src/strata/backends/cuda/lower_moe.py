@@ -1,8 +1,9 @@
 """Lowering rules of the mixture of experts: the router's choice, and the experts' products."""
 
-from strata.backends.cuda import lower_wide_experts
+from strata.backends.cuda import lower_wide, lower_wide_experts
 from strata.backends.cuda.driver import Launch
-from strata.backends.cuda.lower import TABLE_WORDS, Context, ints, launch, lower, pointer, type_macro
+from strata.backends.cuda.grids import TABLE_WORDS
+from strata.backends.cuda.lower import Context, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_heads import by_warp
 from strata.ops.arithmetic import segment_bounds
 from strata.ops.expert_groups import GroupByExpert
@@ -25,7 +26,7 @@ def _(op: Router, at: Context) -> list[Launch]:
 
 @lower.register
 def _(op: GroupByExpert, at: Context) -> list[Launch]:
-    if lower_wide_experts.applies(at):
+    if lower_wide.applies(at):
         return lower_wide_experts.group(op, at)
     experts, k = op.offsets.shape[0] - 1, op.topk_ids.shape[-1]
     args = [at.live(op.topk_ids), *at.at(op.topk_ids, op.pairs, op.offsets), *ints(k, experts)]

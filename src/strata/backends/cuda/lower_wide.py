@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from strata.backends.cuda.driver import Arg, Launch
-from strata.backends.cuda.lower import TABLE_WORDS, Context, ints, launch, pointer, type_macro
+from strata.backends.cuda.grids import TABLE_WORDS
+from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
 from strata.ops.buffers import Buffer, Weight
 from strata.ops.linear import LinearQ
 from strata.quants import Format

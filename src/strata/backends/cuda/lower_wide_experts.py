@@ -1,7 +1,8 @@
 """Launches of a prompt chunk's routed experts (kernels/group_pairs.cu, kernels/wide_experts.cu)."""
 
 from strata.backends.cuda.driver import Arg, Launch
-from strata.backends.cuda.lower import TABLE_WORDS, Context, ints, launch, pointer, type_macro
+from strata.backends.cuda.grids import TABLE_WORDS
+from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
 from strata.backends.cuda.lower_wide import Tile, WideRows, applies, needs_pairs, widen
 from strata.ops.expert_groups import GroupByExpert
 from strata.ops.experts import ExpertDown, ExpertGateUp
