@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
-from harness import same_bits, weight
+from harness import Case, nrmse, output, same_bits, weight
 from test_cpu_experts import choices, expert_weights, experts_case
-from test_cpu_ops import QUANTISED, linear_case
+from test_cpu_ops import QUANTISED, activations, linear_case
 
 from strata.backends.cpu import CpuBackend
+from strata.ops import linear
+
+FLOATS = ("BF16", "F16", "F32")
 
 
 def on(make, backend):
@@ -72,3 +75,34 @@ def test_experts_of_many_tiles(backend):
     w = expert_weights("Q8_0", "Q8_0", "Q8_0", 3, 64, 64)
     make = experts_case(w, choices(330, 3, 2, popular=1), hidden=64)
     assert same_bits(on(make, backend()), on(make, CpuBackend(2)))
+
+
+def chunk_case(name, rows, n, k, first=0, damage=None):
+    """A float product of rows [first, first + rows) of a prompt's."""
+
+    def make():
+        case = Case(rows)
+        case.builder.form = "chunk"
+        w = weight(name, n, k, seed=3)
+        if damage is not None:
+            w.data[damage] ^= 0x04
+        x = activations(200, k)[first : first + rows]
+        out = output(rows, n, case.steps)
+        linear(case.builder, case.input(x), w, out=out)
+        return case, out
+
+    return make
+
+
+@pytest.mark.parametrize("n, k", [(70, 2560), (3, 328)])
+@pytest.mark.parametrize("name", FLOATS)
+def test_float_products_of_prompts(name, n, k, backend):
+    """Near the exact product; a row's bits are its own beside any others; a wrong bit shows."""
+    got = on(chunk_case(name, 200, n, k), backend())
+    matrix = weight(name, n, k, seed=3).decode().astype(np.float64)
+    want = activations(200, k).astype(np.float64) @ matrix.T
+    assert nrmse(got, want) < 2e-5
+    assert same_bits(on(chunk_case(name, 64, n, k, 100), backend()), got[100:164])
+    size = {"F32": 4}.get(name, 2)
+    wrong = on(chunk_case(name, 64, n, k, 100, damage=size * (k + 5) + size - 1), backend())
+    assert ((wrong != got[100:164]).any(axis=0) == (np.arange(n) == 1)).all()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from strata.backends.cuda import lower_wide
+from strata.backends.cuda import lower_wide, lower_wide_float
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.grids import TABLE_WORDS
 from strata.backends.cuda.lower import FILE, Context, ints, launch, lower, pointer, type_macro
@@ -98,7 +98,9 @@ def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
 
 
 def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:
-    """One launch of up to three products of the same float rows with matrices of one type."""
+    """One launch of up to three products of the same float rows with matrices of one type; of a chunk's rows, more."""
+    if all(lower_wide_float.applies(op, at) for op in ops):
+        return lower_wide_float.products(ops, at)
     fmt, k, rows = ops[0].weight.format, ops[0].weight.shape[1], rows_of(ops[0].out, at)
     m = next((m for m in _ROWS if m >= rows), _ROWS[-1])
     macros: list[tuple[str, str | int]] = [type_macro(fmt), ("STRATA_ROWS", m)]
