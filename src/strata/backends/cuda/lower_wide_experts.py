@@ -12,7 +12,7 @@ _PART = 1024  # kPart of group_pairs.cu
 _THREADS = 512
 _FEATURES = 32  # of a tile of gate and up
 # Of pairs: many of an expert, and what is left of it where that is few. Each first one that fits the device.
-_WIDE = (Tile(1, 2, 2, 3), Tile(1, 2, 1, 2), Tile(1, 1, 1, 2))
+_WIDE = (Tile(1, 2, 2, 3), Tile(1, 1, 2, 2), Tile(1, 1, 1, 2))
 _NARROW = (Tile(1, 1, 1, 3), Tile(1, 1, 1, 2))
 
 
