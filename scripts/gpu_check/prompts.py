@@ -11,10 +11,10 @@ import numpy as np
 
 sys.path += [str(Path(__file__).resolve().parents[2] / "tests" / p) for p in ("backends", "ops", ".")]
 
-from gpu_check.common import Report, say
-from gpu_check.tune import setting
 from harness import Case, output, same_bits, weight
 
+from gpu_check.common import Report, say
+from gpu_check.tune import setting
 from strata.backends.cuda import CudaBackend, lower_wide, lower_wide_experts, lower_wide_float, open_gpu
 from strata.backends.cuda.driver import Driver, Kernel, Source
 from strata.backends.cuda.lower import type_macro

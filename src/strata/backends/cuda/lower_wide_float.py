@@ -1,4 +1,4 @@
-"""Launches of a prompt chunk's products with float weights on tensor cores (kernels/wide_float.cu, docs/cuda-prompt-products.md)."""
+"""Launches of a prompt chunk's products with float weights on tensor cores (kernels/wide_float.cu)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
