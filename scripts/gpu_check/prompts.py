@@ -32,15 +32,16 @@ TYPES = ("Q6_K", "Q8_0", "Q4_K", "IQ3_XXS", "IQ2_S", "NVFP4", "Q2_K")
 Make = Callable[[], tuple[Case, Buffer]]
 DENSE = {
     "128x128, 4 stages": (Tile(2, 1, 2, 4),),
-    "128x128, 3 stages": (Tile(2, 1, 2, 3),),
+    "128x128, 3 stages of four blocks": (Tile(2, 1, 2, 3, 2),),
     "64x256, 3 stages": (Tile(1, 2, 2, 3),),
-    "64x128, 3 stages": (Tile(1, 1, 2, 3),),
+    "64x128 twice, 4 stages": (Tile(1, 1, 2, 4),),
 }
 EXPERTS = {
     "256 and 64": ((Tile(1, 2, 2, 3),), (Tile(1, 1, 1, 3),)),
-    "128 (2 x 64) and 64": ((Tile(1, 2, 1, 3),), (Tile(1, 1, 1, 3),)),
-    "128 (1 x 128) and 64": ((Tile(1, 1, 2, 3),), (Tile(1, 1, 1, 3),)),
-    "64 alone": ((Tile(1, 1, 1, 3),), (Tile(1, 1, 1, 3),)),
+    "256 and 64, of four blocks": ((Tile(1, 2, 2, 2, 2),), (Tile(1, 1, 1, 2, 2),)),
+    "128 twice and 64": ((Tile(1, 1, 2, 3),), (Tile(1, 1, 1, 3),)),
+    "128 twice and 64, of four blocks": ((Tile(1, 1, 2, 2, 2),), (Tile(1, 1, 1, 2, 2),)),
+    "64 alone, of four blocks": ((Tile(1, 1, 1, 2, 2),), (Tile(1, 1, 1, 2, 2),)),
 }
 
 

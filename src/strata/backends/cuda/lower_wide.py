@@ -20,12 +20,13 @@ _TWO_TERMS = ("Q6_K",)
 
 @dataclass(frozen=True)
 class Tile:
-    """Geometry of kernels/wide.cuh `Wide`: warpgroups by rows and by tokens, 64 tokens a part, stages of two blocks."""
+    """Geometry of kernels/wide.cuh `Wide`: warpgroups by rows and by tokens, 64 tokens a part, stages of `depth` images."""
 
     row_groups: int
     token_groups: int
     parts: int
     stages: int
+    depth: int = 1
 
     @property
     def rows(self) -> int:
@@ -45,6 +46,7 @@ class Tile:
     def shared(self, fmt: Format) -> int:
         """Dynamic shared memory, `Wide::kSharedBytes`."""
         stage = self.parts * self.token_groups * TOKEN_IMAGE + self.row_groups * WideTraits.of(fmt).image
+        stage *= self.depth
         return 2048 + self.stages * (-(-stage // 1024) * 1024)
 
     def macros(self) -> list[tuple[str, str | int]]:
@@ -52,6 +54,7 @@ class Tile:
         return [
             ("STRATA_TOKEN_GROUPS", self.token_groups),
             ("STRATA_PARTS", self.parts),
+            ("STRATA_DEPTH", self.depth),
             ("STRATA_STAGES", self.stages),
             ("STRATA_HELD", self.parts),
         ]
@@ -99,9 +102,9 @@ def slabs(count: int) -> int:
     return -(-count // (2 * SLAB)) * 2
 
 
-def stages(k: int) -> int:
-    """Images along K: two 32-blocks each."""
-    return -(-k // 64)
+def images(k: int) -> int:
+    """Along K, of two 32-blocks each: `image_count`."""
+    return -(-k // 128) * 2
 
 
 @dataclass(frozen=True)
@@ -117,8 +120,8 @@ def widen(
 ) -> tuple[WideRows, Launch]:
     """q8 rows of k values as images in scratch; `pairs`: with sums of both halves (Q2_K)."""
     count = slabs(rows)
-    wide = WideRows(at.scratch(count * stages(k) * TOKEN_IMAGE), count)
-    grid = -(-count * stages(k) * 4 * SLAB // THREADS)
+    wide = WideRows(at.scratch(count * images(k) * TOKEN_IMAGE), count)
+    grid = -(-count * images(k) * 4 * SLAB // THREADS)
     args = [live, *planes, pointer(wide.images), *ints(count, k)]
     macros = [("STRATA_PAIRS", 1)] if pairs else []
     return wide, launch("widen.cu", "widen_rows", grid, THREADS, args, macros=macros)
@@ -143,13 +146,13 @@ def products(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
     room = max(
         slabs(min(op.weight.shape[0], _MOST_ROWS)) * WideTraits.of(op.weight.format).image for op in ops
     )
-    images = at.scratch(room * stages(k))
+    expanded = at.scratch(room * images(k))
     for op in ops:
-        found += _product(at, op.weight, op.out, wide[needs_pairs(op.weight.format)], images, live)
+        found += _product(at, op.weight, op.out, wide[needs_pairs(op.weight.format)], expanded, live)
     return found
 
 
-def _product(at: Context, weight: Weight, out: Buffer, x: WideRows, images: int, live: Arg) -> list[Launch]:
+def _product(at: Context, weight: Weight, out: Buffer, x: WideRows, expanded: int, live: Arg) -> list[Launch]:
     """One matrix, some rows at a time."""
     (n, k), fmt = weight.shape, weight.format
     tile = next(t for t in _DENSE if t.shared(fmt) <= at.properties.shared)
@@ -158,10 +161,10 @@ def _product(at: Context, weight: Weight, out: Buffer, x: WideRows, images: int,
     multiply = [*WideTraits.of(fmt).macros(), ("STRATA_ROW_GROUPS", tile.row_groups), *tile.macros()]
     for first in range(0, n, _MOST_ROWS):
         count = slabs(min(n - first, _MOST_ROWS))
-        args = [source, pointer(images), *ints(n, first, count, k)]
-        grid, shared = -(-count * SLAB * 2 * stages(k) // THREADS), 4 * TABLE_WORDS.get(fmt.name, 0)
+        args = [source, pointer(expanded), *ints(n, first, count, k)]
+        grid, shared = -(-count * SLAB * 2 * images(k) // THREADS), 4 * TABLE_WORDS.get(fmt.name, 0)
         found.append(launch("widen.cu", "expand_weights", grid, THREADS, args, macros=expand, shared=shared))
-        args = [live, pointer(images), pointer(x.images), *at.at(out), *ints(n, first, count, x.slabs, k)]
+        args = [live, pointer(expanded), pointer(x.images), *at.at(out), *ints(n, first, count, x.slabs, k)]
         grid = count * SLAB // tile.rows * (x.slabs * SLAB // tile.tokens)
         node = launch(
             "wide_linear.cu",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import FILE, Context, ints, launch, pointer, tensor_cores
-from strata.backends.cuda.lower_wide import WIDE_ROWS, stages
+from strata.backends.cuda.lower_wide import WIDE_ROWS
 from strata.ops.buffers import Buffer, Weight
 from strata.ops.linear import LinearF
 
@@ -44,6 +44,11 @@ class SplitRows:
     rows: int
 
 
+def padded(k: int) -> int:
+    """Values of a line of the planes."""
+    return -(-k // 64) * 64
+
+
 def applies(op: LinearF, at: Context) -> bool:
     """Products of a chunk's rows, where lines of weights are whole parts of 16 bytes."""
     return op.chunk and at.bucket >= WIDE_ROWS and tensor_cores(at) and op.x.shape[-1] % 8 == 0
@@ -52,7 +57,7 @@ def applies(op: LinearF, at: Context) -> bool:
 def split(at: Context, live: Arg, x: int, rows: int, k: int, bf16: bool) -> tuple[SplitRows, Launch]:
     """Float rows in scratch as sums of two; `live` null: all of them."""
     padded_rows = -(-rows // _TOKENS) * _TOKENS
-    planes = [at.scratch(2 * padded_rows * 64 * stages(k)) for _ in range(2)]
+    planes = [at.scratch(2 * padded_rows * padded(k)) for _ in range(2)]
     split_rows = SplitRows(planes[0], planes[1], 0 if bf16 else at.scratch(4 * padded_rows), padded_rows)
     args = [live, *ints(rows), pointer(x), *(pointer(p) for p in planes), pointer(split_rows.scales)]
     args += [*ints(k), pointer(at.faults)]
@@ -80,7 +85,7 @@ def _product(at: Context, weight: Weight, out: Buffer, x: SplitRows, live: Arg) 
     if weight.format.name == "F32":
         planes, node = split(at, pointer(0), high, n, k, bf16=True)
         found.append(node)
-        high, low, pitch, terms = planes.high, planes.low, 64 * stages(k), 2
+        high, low, pitch, terms = planes.high, planes.low, padded(k), 2
     tile = _tile(at, n, x.rows, terms)
     rows, tokens = 64 * tile.row_groups, 64 * tile.parts
     args = [

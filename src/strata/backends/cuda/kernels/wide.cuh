@@ -9,17 +9,17 @@
 
 namespace strata {
 
-// RowGroups x TokenGroups warpgroups of 64 rows x 64 * Parts tokens; F: WideFormat. Held: totals of the first `Held` parts are registers,
-// the others' lie in shared memory.
-template <class F, int RowGroups, int TokenGroups, int Parts, int Stages, int Held = 0> struct Wide {
+// RowGroups x TokenGroups warpgroups of 64 rows x 64 * Parts tokens; F: WideFormat. Depth: images of two blocks a stage. Held: totals of
+// the first `Held` parts are registers, the others' lie in shared memory.
+template <class F, int RowGroups, int TokenGroups, int Parts, int Depth, int Stages, int Held = 0> struct Wide {
   static constexpr int kRowGroups = RowGroups, kSlabs = Parts * TokenGroups, kThreads = 128 * RowGroups * TokenGroups;
   static constexpr int kRows = 64 * RowGroups, kTokens = 64 * kSlabs;
-  static constexpr int kPasses = 2 * F::kSub;
+  static constexpr int kDepth = Depth, kPasses = 2 * F::kSub * Depth;
   using Image = RowImage<F>;
 
   struct Stage {
-    TokenImage tokens[kSlabs];
-    Image rows[RowGroups];
+    TokenImage tokens[Depth][kSlabs];
+    Image rows[Depth][RowGroups];
   };
   static constexpr int kStageBytes = (static_cast<int>(sizeof(Stage)) + 1023) / 1024 * 1024;
   static constexpr int kTotalBytes = (Parts - Held) * 32 * 4 * kThreads;
@@ -46,8 +46,8 @@ template <class F, int RowGroups, int TokenGroups, int Parts, int Stages, int He
 
   // This thread's fragments of a pass: a block of the stage's two, or half of its codes.
   __device__ __forceinline__ void fragments(const Stage& s, int pass, Fragments& a) const {
-    const Image& image = s.rows[row_group];
-    const int b = pass / F::kSub;
+    const Image& image = s.rows[pass / (2 * F::kSub)][row_group];
+    const int b = pass / F::kSub % 2;
     uint2 row[2];
     uint32_t scale[2] = {};
 #pragma unroll
@@ -75,21 +75,23 @@ template <class F, int RowGroups, int TokenGroups, int Parts, int Stages, int He
   // Starts the products of part `part` of a pass.
   __device__ __forceinline__ void multiply(const Stage& s, int pass, int part, const Fragments& a, float (&c)[32]) const {
     products_fence();
-    const uint8_t* x = s.tokens[slab + part].x;
+    const uint8_t* x = s.tokens[pass / (2 * F::kSub)][slab + part].x;
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
-      for (int e = 0; e < F::kTerms; ++e) group_product(c, a[i][e], x, pass / F::kSub * 2 + i, i + e > 0);
+      for (int e = 0; e < F::kTerms; ++e) group_product(c, a[i][e], x, pass / F::kSub % 2 * 2 + i, i + e > 0);
     products_commit();
   }
 
   // The chain steps of a part.
   __device__ __forceinline__ void steps(const Stage& s, int pass, int part, const float (&c)[32], float (&y)[32]) const {
-    const int b = pass / F::kSub, row = group_row + 2 * g;
-    const float2 w = *reinterpret_cast<const float2*>(&s.rows[row_group].line[pass][row]);
+    const int b = pass / F::kSub % 2;
+    const Image& image = s.rows[pass / (2 * F::kSub)][row_group];
+    const TokenImage& tokens = s.tokens[pass / (2 * F::kSub)][slab + part];
+    const float2 w = *reinterpret_cast<const float2*>(&image.line[pass % (2 * F::kSub)][group_row + 2 * g]);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float4 d = *reinterpret_cast<const float4*>(&s.tokens[slab + part].d[b][16 * j + 4 * t]);
+      const float4 d = *reinterpret_cast<const float4*>(&tokens.d[b][16 * j + 4 * t]);
       const float scale[4] = {d.x, d.y, d.z, d.w};
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
@@ -98,30 +100,29 @@ template <class F, int RowGroups, int TokenGroups, int Parts, int Stages, int He
       }
     }
     if constexpr (F::kMin == 1)
-      if (pass % F::kSub == F::kSub - 1) minimum(s, b, part, y);
-    if constexpr (F::kMin == 2) minimums(s, b, part, y);
+      if (pass % F::kSub == F::kSub - 1) minimum(image, tokens, b, y);
+    if constexpr (F::kMin == 2) minimums(image, tokens, b, y);
   }
 
-  __device__ __forceinline__ void minimum(const Stage& s, int b, int part, float (&y)[32]) const {
-    const float2 m = *reinterpret_cast<const float2*>(&s.rows[row_group].line[Image::kM + b][group_row + 2 * g]);
+  __device__ __forceinline__ void minimum(const Image& image, const TokenImage& tokens, int b, float (&y)[32]) const {
+    const float2 m = *reinterpret_cast<const float2*>(&image.line[Image::kM + b][group_row + 2 * g]);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const uint4 u = *reinterpret_cast<const uint4*>(&s.tokens[slab + part].sum[b][16 * j + 4 * t]);
+      const uint4 u = *reinterpret_cast<const uint4*>(&tokens.sum[b][16 * j + 4 * t]);
       const float sum[4] = {bits_float(u.x), bits_float(u.y), bits_float(u.z), bits_float(u.w)};
 #pragma unroll
       for (int e = 0; e < 8; ++e) y[8 * j + e] = fma32(e & 2 ? m.y : m.x, sum[e / 4 * 2 + e % 2], y[8 * j + e]);
     }
   }
 
-  __device__ __forceinline__ void minimums(const Stage& s, int b, int part, float (&y)[32]) const {
+  __device__ __forceinline__ void minimums(const Image& image, const TokenImage& tokens, int b, float (&y)[32]) const {
     const int row = group_row + 2 * g;
-    const float2 m = *reinterpret_cast<const float2*>(&s.rows[row_group].line[Image::kM + b][row]);
-    const uint2 mins = *reinterpret_cast<const uint2*>(&s.rows[row_group].line[Image::kMins + b][row]);
+    const float2 m = *reinterpret_cast<const float2*>(&image.line[Image::kM + b][row]);
+    const uint2 mins = *reinterpret_cast<const uint2*>(&image.line[Image::kMins + b][row]);
     const auto half = [](uint32_t v) { return half_float(static_cast<uint16_t>(v)); };
     const float first[2] = {half(mins.x), half(mins.y)}, second[2] = {half(mins.x >> 16), half(mins.y >> 16)};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const TokenImage& tokens = s.tokens[slab + part];
       const uint4 u = *reinterpret_cast<const uint4*>(&tokens.sum[b][16 * j + 4 * t]);
       const float4 d = *reinterpret_cast<const float4*>(&tokens.d[b][16 * j + 4 * t]);
       const uint32_t both[4] = {u.x, u.y, u.z, u.w};
@@ -152,9 +153,9 @@ template <class F, int RowGroups, int TokenGroups, int Parts, int Stages, int He
     }
   }
 
-  // Blocks 2 i and 2 i + 1 of this group's first Active parts.
+  // The blocks of stage i, of this group's first Active parts.
   template <int Active>
-  __device__ __forceinline__ void two_blocks(const Stage& s, int i, int blocks, int& segment, int& end, float (&c)[Parts][32],
+  __device__ __forceinline__ void blocks_of(const Stage& s, int i, int blocks, int& segment, int& end, float (&c)[Parts][32],
                                              float (&y)[Parts][32]) {
     Fragments a[2];
     fragments(s, 0, a[0]);
@@ -164,7 +165,7 @@ template <class F, int RowGroups, int TokenGroups, int Parts, int Stages, int He
     for (int pass = 0; pass < kPasses; ++pass) {
       const bool more = pass + 1 < kPasses;  // nothing may be in flight where the loop turns
       if (more) fragments(s, pass + 1, a[(pass + 1) % 2]);
-      const int block = 2 * i + pass / F::kSub;
+      const int block = 2 * Depth * i + pass / F::kSub;
       const bool last = pass % F::kSub == F::kSub - 1 && block + 1 == end;
 #pragma unroll
       for (int part = 0; part < Active; ++part) {
@@ -181,10 +182,10 @@ template <class F, int RowGroups, int TokenGroups, int Parts, int Stages, int He
     }
   }
 
-  // Stages of this group's first Active parts. Rows and Tokens: copy(tile, stage, i, barrier) starts the copies of blocks 2 i and 2 i + 1;
+  // Stages of this group's first Active parts. Rows and Tokens: copy(tile, stage, i, barrier) starts the copies of a stage;
   // Rows that are decoded: fetch(tile, i) starts to load, put(tile, stage) a stage later has them there.
   template <int Active, class Rows, class Tokens> __device__ __forceinline__ void run(Rows& rows, Tokens& tokens, int blocks) {
-    const int stages = (blocks + 1) / 2;
+    const int stages = (blocks + 2 * Depth - 1) / (2 * Depth);
     constexpr int bulk = Rows::template kBytes<Wide> + Tokens::template kBytes<Wide>;
     const auto copy = [&](int i) {
       uint64_t* barrier = arrived + i % Stages;
@@ -232,7 +233,7 @@ template <class F, int RowGroups, int TokenGroups, int Parts, int Stages, int He
       if (i + Stages - 1 < stages) copy(i + Stages - 1);
       copies_group();
       if (i + 1 < stages) rows.fetch(*this, i + 1);
-      if constexpr (Active > 0) two_blocks<Active>(stage(i), i, blocks, segment, end, c, y);
+      if constexpr (Active > 0) blocks_of<Active>(stage(i), i, blocks, segment, end, c, y);
       if (i + 1 < stages) rows.put(*this, stage(i + 1));
     }
   }

@@ -1,7 +1,7 @@
 // Routed experts of a prompt chunk (wide.cuh): a thread block takes 64 weight rows of an expert and up to 64 * STRATA_PARTS *
 // STRATA_TOKEN_GROUPS of its pairs, weights decoded on the way. An expert's planes are found through a table of addresses.
 //
-// Macros: STRATA_TYPE (of all planes of the launch), STRATA_PLANE (how it is decoded), STRATA_TOKEN_GROUPS, STRATA_PARTS, STRATA_STAGES, STRATA_HELD.
+// Macros: STRATA_TYPE (of all planes of the launch), STRATA_PLANE (how it is decoded), STRATA_TOKEN_GROUPS, STRATA_PARTS, STRATA_DEPTH, STRATA_STAGES, STRATA_HELD.
 // Grid: (tiles of 64 rows, tiles of pairs); tiles [0]: how many, then expert, first pair in order of experts, pairs of each.
 #include "op.cuh"
 #include "packed_signed.cuh"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr QuantType T = STRATA_TYPE;
 using Plane = STRATA_PLANE;
-using Tile = Wide<WideFormatOf<T>, 1, STRATA_TOKEN_GROUPS, STRATA_PARTS, STRATA_STAGES, STRATA_HELD>;
+using Tile = Wide<WideFormatOf<T>, 1, STRATA_TOKEN_GROUPS, STRATA_PARTS, STRATA_DEPTH, STRATA_STAGES, STRATA_HELD>;
 constexpr int kTableBytes = 4 * Plane::kTableWords, kListBytes = 8 * Tile::kTokens;
 
 struct Pairs {
@@ -48,8 +48,8 @@ struct Shared {
 template <class Find>
 __device__ __forceinline__ int products(Tile& tile, const Shared& s, int n, int k, const Pairs& mine, const TokenImage* tokens, Find find) {
   const int blocks = k / kBlock;
-  DecodedRows<T, Plane, Find> rows(s.table, n, blocks, find);
-  GatheredTokens<Tile, WideFormatOf<T>> from(tokens, (blocks + 1) / 2, s.token, mine.count);
+  DecodedRows<Tile, T, Plane, Find> rows(s.table, n, blocks, find);
+  GatheredTokens<Tile, WideFormatOf<T>> from(tokens, image_count(blocks), s.token, mine.count);
   const int active = max(0, min(STRATA_PARTS, (mine.count - tile.group_token() + 63) / 64));
   if (active == STRATA_PARTS) {
     tile.template run<STRATA_PARTS>(rows, from, blocks);

@@ -1,20 +1,20 @@
 // wide_linear: y[token][row] for expanded quantised weights and widened rows (wide.cuh), a thread block a tile.
 // Macros: STRATA_SUB, STRATA_HALVES, STRATA_TERMS, STRATA_MIN (WideFormat), STRATA_ROW_GROUPS, STRATA_TOKEN_GROUPS, STRATA_PARTS,
-// STRATA_STAGES, STRATA_HELD (Wide). Grid: tiles of rows x tiles of tokens.
+// STRATA_DEPTH, STRATA_STAGES, STRATA_HELD (Wide). Grid: tiles of rows x tiles of tokens.
 #include "op.cuh"
 #include "wide.cuh"
 
 using namespace strata;
 
 using Weights = WideFormat<STRATA_SUB, STRATA_HALVES, STRATA_TERMS, STRATA_MIN>;
-using Tile = Wide<Weights, STRATA_ROW_GROUPS, STRATA_TOKEN_GROUPS, STRATA_PARTS, STRATA_STAGES, STRATA_HELD>;
+using Tile = Wide<Weights, STRATA_ROW_GROUPS, STRATA_TOKEN_GROUPS, STRATA_PARTS, STRATA_DEPTH, STRATA_STAGES, STRATA_HELD>;
 
-// Rows [first, first + 64 * slabs) of the matrix's n; `stages` of K a slab.
+// Rows [first, first + 64 * slabs) of the matrix's n.
 extern "C" __global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 128 ? 2 : 1)
     wide_linear(const int* live, const Tile::Image* rows, const TokenImage* tokens, float* y, int n, int first, int slabs, int token_slabs, int k) {
   STRATA_DYNAMIC_SHARED(shared);
   constexpr int kBand = 16;  // row tiles that follow one another share tokens' tiles in the cache
-  const int across = slabs / Tile::kRowGroups, down = token_slabs / Tile::kSlabs, index = blockIdx.x, stages = (k / kBlock + 1) / 2;
+  const int across = slabs / Tile::kRowGroups, down = token_slabs / Tile::kSlabs, index = blockIdx.x, along = image_count(k / kBlock);
   const int band = index / (kBand * down), width = min(kBand, across - band * kBand), inside = index - band * kBand * down;
   const int row0 = (band * kBand + inside % width) * Tile::kRows, token0 = inside / width * Tile::kTokens;
   dependency_wait();
@@ -22,8 +22,8 @@ extern "C" __global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 1
   const int count = *live;
   if (token0 >= count) return;
   Tile tile(shared);
-  ImageRows<Weights> from{rows + static_cast<size_t>(row0 / kSlab) * stages, stages};
-  ImageTokens<Weights> to{tokens + static_cast<size_t>(token0 / kSlab) * stages, stages};
+  ImageRows<Weights> from{rows + static_cast<size_t>(row0 / kSlab) * along, along};
+  ImageTokens<Weights> to{tokens + static_cast<size_t>(token0 / kSlab) * along, along};
   tile.template run<STRATA_PARTS>(from, to, k / kBlock);
   tile.results(STRATA_PARTS, [&](int row, int token, const float4& v) {
     const int at_row = first + row0 + row;

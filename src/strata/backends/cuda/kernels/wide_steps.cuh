@@ -1,7 +1,7 @@
 // What wide.cuh asks of a format, its images in memory, and where tiles come from.
 //
-// An image holds what a stage (two 32-blocks) needs of 64 weight rows or of 64 tokens, as shared memory has it; images of 64 rows or
-// tokens lie one after another along K.
+// An image holds two 32-blocks of 64 weight rows or of 64 tokens, as shared memory has them; images of 64 rows or tokens lie one after
+// another along K, an even number of them.
 #pragma once
 
 #include "packed.cuh"
@@ -20,6 +20,9 @@ template <QuantType T>
 using WideFormatOf = WideFormat<kSteps<T> == Steps::scale16 ? 2 : 1, kWideHalves<T>, T == QuantType::Q6_K ? 2 : 1, kWideMin<T>>;
 
 constexpr int kSlab = 64;  // rows or tokens of an image
+
+// Images along K.
+__device__ __forceinline__ int image_count(int blocks) { return (blocks + 3) / 4 * 2; }
 
 // Weights: codes plus 128, float scales, and where a format has them f16 x 2 sub-scales, minimums (or their factor), f16 x 2 minimums.
 template <class F> struct alignas(16) RowImage {
@@ -84,32 +87,38 @@ template <int Bytes, int Threads> __device__ __forceinline__ void copy_image(voi
 #endif
 }
 
-// Weights of a tile: images from its first slab on, `stages` a slab.
+// Weights of a tile: images from its first slab on, `count` a slab.
 template <class F> struct ImageRows {
   const RowImage<F>* images;
-  int stages;
-  template <class Tile> static constexpr int kBytes = Tile::kRowGroups * sizeof(RowImage<F>);
+  int count;
+  template <class Tile> static constexpr int kBytes = Tile::kDepth * Tile::kRowGroups * sizeof(RowImage<F>);
 
   template <class Tile> __device__ __forceinline__ void first(const Tile&) const {}
   template <class Tile> __device__ __forceinline__ void fetch(const Tile&, int) const {}
   template <class Tile> __device__ __forceinline__ void put(const Tile&, typename Tile::Stage&) const {}
   template <class Tile> __device__ __forceinline__ void copy(const Tile&, typename Tile::Stage& to, int i, uint64_t* barrier) const {
 #pragma unroll
-    for (int slab = 0; slab < Tile::kRowGroups; ++slab)
-      copy_image<sizeof(RowImage<F>), Tile::kThreads>(&to.rows[slab], images + static_cast<size_t>(slab) * stages + i, barrier);
+    for (int u = 0; u < Tile::kDepth * Tile::kRowGroups; ++u) {
+      const int depth = u / Tile::kRowGroups, slab = u % Tile::kRowGroups;
+      const auto* from = images + static_cast<size_t>(slab) * count + i * Tile::kDepth + depth;
+      copy_image<sizeof(RowImage<F>), Tile::kThreads>(&to.rows[depth][slab], from, barrier);
+    }
   }
 };
 
 template <class F> struct ImageTokens {
   const TokenImage* images;
-  int stages;
+  int count;
   static constexpr int kEach = F::kMin > 0 ? kTokenBytes : kTokenBytesWithoutSums;
-  template <class Tile> static constexpr int kBytes = Tile::kSlabs * kEach;
+  template <class Tile> static constexpr int kBytes = Tile::kDepth * Tile::kSlabs * kEach;
 
   template <class Tile> __device__ __forceinline__ void copy(const Tile&, typename Tile::Stage& to, int i, uint64_t* barrier) const {
 #pragma unroll
-    for (int slab = 0; slab < Tile::kSlabs; ++slab)
-      copy_image<kEach, Tile::kThreads>(&to.tokens[slab], images + static_cast<size_t>(slab) * stages + i, barrier);
+    for (int u = 0; u < Tile::kDepth * Tile::kSlabs; ++u) {
+      const int depth = u / Tile::kSlabs, slab = u % Tile::kSlabs;
+      const auto* from = images + static_cast<size_t>(slab) * count + i * Tile::kDepth + depth;
+      copy_image<kEach, Tile::kThreads>(&to.tokens[depth][slab], from, barrier);
+    }
   }
 };
 
@@ -121,34 +130,40 @@ template <class Tile, class F> struct GatheredTokens {
   uint32_t from[kParts], scale[kScales];
   int active;  // tokens, a multiple of 64
 
-  __device__ __forceinline__ GatheredTokens(const TokenImage* images_, int stages, const int* token, int count)
+  __device__ __forceinline__ GatheredTokens(const TokenImage* images_, int along, const int* token, int count)
       : images(reinterpret_cast<const uint8_t*>(images_)), active(min((count + 63) / 64 * 64, Tile::kTokens)) {
 #pragma unroll
     for (int j = 0; j < kParts; ++j) {
       const int at = threadIdx.x / 8 + j * (Tile::kThreads / 8), source = token[at];
-      from[j] = static_cast<uint32_t>(source / kSlab * stages) * (kTokenBytes / 16) + source % kSlab * 8 + threadIdx.x % 8;  // in parts of 16 bytes
+      from[j] = static_cast<uint32_t>(source / kSlab * along) * (kTokenBytes / 16) + source % kSlab * 8 + threadIdx.x % 8;  // in parts of 16 bytes
     }
 #pragma unroll
     for (int j = 0; j < kScales; ++j) {
       const int u = (threadIdx.x + j * Tile::kThreads) % (2 * Tile::kTokens), source = token[u / 2];
-      scale[j] = static_cast<uint32_t>(source / kSlab * stages) * (kTokenBytes / 4) + kSlab * 32 + u % 2 * kSlab + four_order(source % kSlab);
+      scale[j] = static_cast<uint32_t>(source / kSlab * along) * (kTokenBytes / 4) + kSlab * 32 + u % 2 * kSlab + four_order(source % kSlab);
     }
   }
   __device__ __forceinline__ void copy(const Tile&, typename Tile::Stage& to, int i, uint64_t*) const {
-    const uint8_t* stage = images + static_cast<size_t>(i) * kTokenBytes;
+#pragma unroll
+    for (int depth = 0; depth < Tile::kDepth; ++depth)
+      copy_one(to.tokens[depth], images + static_cast<size_t>(i * Tile::kDepth + depth) * kTokenBytes);
+  }
+
+ private:
+  __device__ __forceinline__ void copy_one(TokenImage* to, const uint8_t* stage) const {
 #pragma unroll
     for (int j = 0; j < kParts; ++j) {
       const int at = threadIdx.x / 8 + j * (Tile::kThreads / 8);
       if (at >= active) break;
       const int turned = from[j] >> 3 & 7;  // a token's parts are turned by its place in its image
       const int part = (threadIdx.x % 8) ^ turned ^ (at % 8);
-      copy_async<16>(to.tokens[at / kSlab].x + at % kSlab * 128 + part * 16, stage + static_cast<size_t>(from[j]) * 16);
+      copy_async<16>(to[at / kSlab].x + at % kSlab * 128 + part * 16, stage + static_cast<size_t>(from[j]) * 16);
     }
 #pragma unroll
     for (int j = 0; j < kScales; ++j) {
       const int u = threadIdx.x + j * Tile::kThreads, at = u / 2;
       if (u >= 2 * active) break;
-      TokenImage& slab = to.tokens[at / kSlab];
+      TokenImage& slab = to[at / kSlab];
       const uint8_t* d = stage + static_cast<size_t>(scale[j]) * 4;
       copy_async<4>(&slab.d[u % 2][four_order(at % kSlab)], d);
       if constexpr (F::kMin > 0) copy_async<4>(&slab.sum[u % 2][four_order(at % kSlab)], d + 2 * 4 * kSlab);
@@ -164,41 +179,61 @@ struct PackedRow {
   int row;
 };
 
-// 64 rows of packed planes [n, 32 * blocks], find(r) that of the tile's row r, fetched a stage ahead: two threads a block where there are
-// 256, else one.
-template <QuantType T, class P, class Find> struct DecodedRows {
+// 64 rows of packed planes [n, 32 * blocks], find(r) that of the tile's row r, fetched a stage ahead. Threads share the stage's blocks:
+// two a block where they are twice as many, else each takes `kEach` blocks.
+template <class Tile, QuantType T, class P, class Find> struct DecodedRows {
+  static constexpr int kUnits = kSlab * 2 * Tile::kDepth, kEach = kUnits > Tile::kThreads ? kUnits / Tile::kThreads : 1;
+  static constexpr bool kShared = Tile::kThreads == 2 * kUnits;
+  static_assert(Tile::kRowGroups == 1 && (kShared || kUnits == kEach * Tile::kThreads));
+  template <class> static constexpr int kBytes = 0;
   const uint32_t* table;
-  int n, blocks;
+  int n, blocks, first_block;
   Find find;
-  typename P::Raw raw;
-  bool there;
-  template <class Tile> static constexpr int kBytes = 0;
+  typename P::Raw raw[kEach];
 
   __device__ __forceinline__ DecodedRows(const uint32_t* table_, int n_, int blocks_, Find find_)
-      : table(table_), n(n_), blocks(blocks_), find(find_), there(false) {}
+      : table(table_), n(n_), blocks(blocks_), first_block(0), find(find_) {}
 
-  template <class Tile> __device__ __forceinline__ void copy(const Tile&, typename Tile::Stage&, int, uint64_t*) const {}
-  template <class Tile> __device__ __forceinline__ void first(const Tile& tile) { fetch(tile, 0), put(tile, tile.stage(0)); }
-  template <class Tile> __device__ __forceinline__ void fetch(const Tile&, int i) {
-    static_assert(Tile::kRowGroups == 1 && (Tile::kThreads == 256 || Tile::kThreads == 128));
-    const int u = threadIdx.x % 128, b = 2 * i + u % 2;
-    const PackedRow from = find(u / 2);
-    there = b < blocks;
-    if (there) raw = P::load(from.planes, n, blocks, from.row, b);
+  __device__ __forceinline__ void copy(const Tile&, typename Tile::Stage&, int, uint64_t*) const {}
+  __device__ __forceinline__ void first(const Tile& tile) { fetch(tile, 0), put(tile, tile.stage(0)); }
+  // Unit u of the stage: a row's neighbouring blocks.
+  static __device__ __forceinline__ int unit(int e) { return kShared ? threadIdx.x % kUnits : threadIdx.x + e * Tile::kThreads; }
+
+  __device__ __forceinline__ void fetch(const Tile&, int i) {
+    first_block = 2 * Tile::kDepth * i;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      const int u = unit(e), b = first_block + u % (2 * Tile::kDepth);
+      const PackedRow from = find(u / (2 * Tile::kDepth));
+      if (b < blocks) raw[e] = P::load(from.planes, n, blocks, from.row, b);
+    }
   }
-  template <int Half> __device__ __forceinline__ void put_half(RowImage<WideFormatOf<T>>& to, int row, int b) const {
+  template <int Half> __device__ __forceinline__ void put_half(const typename P::Raw& from, RowImage<WideFormatOf<T>>& to, int row, int b) const {
     uint32_t code[8] = {};
-    P::template decode<1>(raw, table, code);
-    constexpr int c = 4 * Half;
-    *reinterpret_cast<uint4*>(to.codes + code_offset(row, b) + 16 * Half) =
-        make_uint4(biased<T, P>(code[c]), biased<T, P>(code[c + 1]), biased<T, P>(code[c + 2]), biased<T, P>(code[c + 3]));
-    put_scales<T, Half>(to, row, b, P::scales(raw));
+    P::template decode<1>(from, table, code);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (Half != 2 && Half != half) continue;
+      const int c = 4 * half;
+      *reinterpret_cast<uint4*>(to.codes + code_offset(row, b) + 16 * half) =
+          make_uint4(biased<T, P>(code[c]), biased<T, P>(code[c + 1]), biased<T, P>(code[c + 2]), biased<T, P>(code[c + 3]));
+    }
+    put_scales<T, Half>(to, row, b, P::scales(from));
   }
-  template <class Tile> __device__ __forceinline__ void put(const Tile&, typename Tile::Stage& to) const {
-    const int u = threadIdx.x % 128, row = u / 2, b = u % 2;
-    if (!there) return;
-    if (Tile::kThreads == 128 || threadIdx.x < 128) put_half<0>(to.rows[0], row, b);
-    if (Tile::kThreads == 128 || threadIdx.x >= 128) put_half<1>(to.rows[0], row, b);
+  __device__ __forceinline__ void put(const Tile&, typename Tile::Stage& to) const {
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      const int u = unit(e), row = u / (2 * Tile::kDepth), b = u % (2 * Tile::kDepth);
+      if (first_block + b >= blocks) continue;
+      auto& image = to.rows[b / 2][0];
+      if constexpr (!kShared) {
+        put_half<2>(raw[e], image, row, b % 2);
+      } else if (threadIdx.x < kUnits) {
+        put_half<0>(raw[e], image, row, b % 2);
+      } else {
+        put_half<1>(raw[e], image, row, b % 2);
+      }
+    }
   }
 };
 

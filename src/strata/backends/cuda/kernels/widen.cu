@@ -22,10 +22,10 @@ __global__ void __launch_bounds__(256) expand_weights(const uint8_t* packed, Row
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
   P::template fill<1>(table);
   __syncthreads();
-  const int blocks = k / kBlock, stages = (blocks + 1) / 2;
+  const int blocks = k / kBlock, along = image_count(blocks);
   const int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, image = unit / (2 * kSlab);
   const int in = static_cast<int>(unit % (2 * kSlab)), row = in / 2, half = in % 2;
-  const int slab = static_cast<int>(image / stages), b = static_cast<int>(image % stages) * 2 + half, from = first + slab * kSlab + row;
+  const int slab = static_cast<int>(image / along), b = static_cast<int>(image % along) * 2 + half, from = first + slab * kSlab + row;
   dependency_wait();
   dependency_launch();
   if (slab >= slabs) return;
@@ -50,10 +50,10 @@ __global__ void __launch_bounds__(256) expand_weights(const uint8_t* packed, Row
 // A thread 16 values of a token; tokens from *live on are zero. Grid: 64 * slabs * padded blocks * 2 / threads.
 __global__ void __launch_bounds__(256) widen_rows(const int* live, const int8_t* q, const float* d, const int16_t* sums, TokenImage* images,
                                                   int slabs, int k) {
-  const int blocks = k / kBlock, stages = (blocks + 1) / 2;
+  const int blocks = k / kBlock, along = image_count(blocks);
   const int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, image = unit / (4 * kSlab);
   const int in = static_cast<int>(unit % (4 * kSlab)), row = in / 4, half = in % 2, pass = in / 2 % 2;
-  const int slab = static_cast<int>(image / stages), b = static_cast<int>(image % stages) * 2 + pass, token = slab * kSlab + row;
+  const int slab = static_cast<int>(image / along), b = static_cast<int>(image % along) * 2 + pass, token = slab * kSlab + row;
   dependency_wait();
   dependency_launch();
   if (slab >= slabs) return;
