@@ -20,7 +20,7 @@ _TWO_TERMS = ("Q6_K",)
 
 @dataclass(frozen=True)
 class Tile:
-    """Geometry of kernels/wide.cuh `Wide`: warpgroups by rows and by tokens, 64 tokens a part, stages of `depth` images."""
+    """Geometry of kernels/wide.cuh `Wide`: warpgroups by rows and tokens, 64 tokens a part, `depth` images a stage."""
 
     row_groups: int
     token_groups: int
