@@ -65,20 +65,23 @@ class EmulatedDriver:
     def synchronize(self) -> None:
         emulator.check_memory()
 
-    def event(self) -> None:
-        return None
+    def event(self, timed: bool = False) -> list[float]:
+        return [0.0]
 
-    def signal(self, event: None) -> None:
+    def signal(self, event: list[float]) -> None:
+        event[0] = time.perf_counter()
+
+    def wait(self, event: list[float]) -> None:
         pass
 
-    def wait(self, event: None) -> None:
-        pass
+    def passed(self, event: list[float]) -> bool:
+        return True
 
-    def mark(self) -> float:
-        return time.perf_counter()
+    def mark(self) -> list[float]:
+        return [time.perf_counter()]
 
-    def elapsed(self, first: float, last: float) -> float:
-        return (last - first) * 1e6
+    def elapsed(self, first: list[float], last: list[float]) -> float:
+        return (last[0] - first[0]) * 1e6
 
     def timeline(self, launches: Sequence[Launch], repeats: int) -> list[float]:
         seen = []

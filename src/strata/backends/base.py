@@ -1,6 +1,7 @@
 """What the engine asks of a backend. A backend owns the memory behind every buffer that is not scratch."""
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
@@ -40,6 +41,36 @@ class Replay(Protocol):
         """Raises FaultError for what any program reported since the last check."""
 
 
+class Stamp(Protocol):
+    """A moment in the order of what a backend computes: after everything that was started before it was made."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether all of that is done."""
+
+    def wait(self) -> None:
+        """Until it is."""
+
+    def ms_since(self, earlier: Any) -> float:
+        """Milliseconds from another stamp of the backend to this one; both have passed."""
+
+
+class HostStamp:
+    """Of a backend that has computed what was started when `submit` returns."""
+
+    passed = True
+
+    def __init__(self) -> None:
+        self._at = perf_counter()
+
+    def wait(self) -> None:
+        """Nothing is under way."""
+
+    def ms_since(self, earlier: "HostStamp") -> float:
+        """Milliseconds between them."""
+        return (self._at - earlier._at) * 1e3
+
+
 @runtime_checkable
 class PeekingReplay(Replay, Protocol):
     """A lowered program whose scratch can be looked at."""
@@ -63,6 +94,9 @@ class Backend(Protocol):
 
     def feed(self, ids: Buffer, tokens: Buffer) -> None:
         """From now on SAMPLED in `tokens` stands for the element of `ids`; only where the backend runs ahead."""
+
+    def stamp(self) -> Stamp:
+        """This moment."""
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host view of an input, state or output buffer."""

@@ -61,8 +61,15 @@ class Lowered:
 
     def run_part(self, part: int) -> None:
         """Runs one part."""
-        end = self.borders[part + 1] if part < self.head else None
-        self.replay.run(self.borders[part], end)
+        self.replay.run(*self.part(part))
+
+    def submit_part(self, part: int) -> None:
+        """Starts one part."""
+        self.replay.submit(*self.part(part))
+
+    def part(self, part: int) -> tuple[int, int | None]:
+        """Ops [begin, end) of a part."""
+        return self.borders[part], self.borders[part + 1] if part < self.head else None
 
     @property
     def features(self) -> tuple[Buffer, int]:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.backends.base import Arena
+from strata.backends.base import Arena, HostStamp
 from strata.config import EngineOptions
 from strata.engine.programs import Limits
 from strata.engine.runner import Runner
@@ -62,6 +62,10 @@ class CountingBackend:
 
     def feed(self, ids: Buffer, tokens: Buffer) -> None:
         """Nothing is ever run."""
+
+    def stamp(self) -> HostStamp:
+        """Now."""
+        return HostStamp()
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """An array of the buffer's shape over a single value."""

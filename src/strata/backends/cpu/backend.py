@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata import _native
-from strata.backends.base import Arena, raise_fault
+from strata.backends.base import Arena, HostStamp, raise_fault
 from strata.backends.cpu import lower_mixers, lower_recurrent  # noqa: F401  (they register their rules)
 from strata.backends.cpu.lower import Addresses, lower
 from strata.backends.cpu.tiers import TierLowering, Tiers
@@ -47,6 +47,10 @@ class CpuBackend:
 
     def feed(self, ids: Buffer, tokens: Buffer) -> None:
         """Nothing: programs do not run ahead."""
+
+    def stamp(self) -> HostStamp:
+        """Now."""
+        return HostStamp()
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """The array behind an input, state, constant or output buffer."""

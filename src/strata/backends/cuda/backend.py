@@ -23,6 +23,7 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     lower_state,
     summary,
 )
+from strata.backends.cuda.clock import Clock, EventStamp
 from strata.backends.cuda.driver import Driver, Launch
 from strata.backends.cuda.fuse import Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
@@ -61,7 +62,12 @@ class CudaBackend:
         self._arenas: dict[Arena, tuple[int, int]] = {}  # address, bytes
         self._workspace = Workspace(driver, slab_bytes)
         self._faults = {arena: driver.allocate_host(128) for arena in get_args(Arena)}
+        self._clock = Clock(driver)
         self._told = False  # whether the log has the kernels
+
+    def stamp(self) -> EventStamp:
+        """A moment on the device's stream."""
+        return self._clock.stamp()
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host array of a step input or of polled memory; of anything else a DeviceArray, which copies."""

@@ -115,14 +115,17 @@ class Driver(Protocol):
     def synchronize(self) -> None:
         """Waits until everything that was started is done."""
 
-    def event(self) -> Any:
-        """An event that can be signalled again and again."""
+    def event(self, timed: bool = False) -> Any:
+        """An event that can be signalled again and again; `timed`: for `elapsed`."""
 
     def signal(self, event: Any) -> None:
         """The event passes after everything that was started so far."""
 
     def wait(self, event: Any) -> None:
         """Waits until the event's last signal has passed."""
+
+    def passed(self, event: Any) -> bool:
+        """Whether the event's last signal has passed."""
 
     def mark(self) -> Any:
         """An event after everything that was started so far."""

@@ -245,9 +245,10 @@ class NvidiaDriver:
         """Waits for the stream."""
         check(self._cuda.cuStreamSynchronize(self._stream), "waiting")
 
-    def event(self) -> Any:
-        """An event without timing."""
-        return check(self._cuda.cuEventCreate(int(self._cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING)))
+    def event(self, timed: bool = False) -> Any:
+        """An event, without timing where nobody asks for it."""
+        untimed = int(self._cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        return check(self._cuda.cuEventCreate(0 if timed else untimed))
 
     def signal(self, event: Any) -> None:
         """Records it on the stream."""
@@ -257,10 +258,18 @@ class NvidiaDriver:
         """Waits for its last record."""
         check(self._cuda.cuEventSynchronize(event), "waiting")
 
+    def passed(self, event: Any) -> bool:
+        """Asks without waiting."""
+        result = self._cuda.cuEventQuery(event)
+        if result[0].name == "CUDA_ERROR_NOT_READY":
+            return False
+        check(result, "asking for an event")
+        return True
+
     def mark(self) -> Any:
         """An event on the stream."""
-        event = check(self._cuda.cuEventCreate(0))
-        check(self._cuda.cuEventRecord(event, self._stream))
+        event = self.event(timed=True)
+        self.signal(event)
         return event
 
     def elapsed(self, first: Any, last: Any) -> float:

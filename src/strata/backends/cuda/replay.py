@@ -37,7 +37,7 @@ class CudaReplay:
         inputs: Sequence[StepInputs],
         faults: HostMemory,
     ):
-        self._driver, self._program, self._parts, self._alone = driver, program, parts, alone
+        self._driver, self._program, self.parts, self._alone = driver, program, parts, alone
         self._inputs, self._faults = inputs, faults
         self._graphs: dict[tuple[int, int], Any] = {}
         self._done = driver.event()
@@ -68,7 +68,7 @@ class CudaReplay:
 
     def _between(self, begin: int, end: int) -> list[Launch]:
         found: list[Launch] = []
-        for part in self._parts:
+        for part in self.parts:
             if begin <= part.begin and part.end <= end:
                 found += part.launches
             else:
@@ -92,7 +92,7 @@ class CudaReplay:
 
     def timeline(self, repeats: int = 5) -> list[tuple[str, str, float]]:
         """(op kinds, kernel, microseconds) of every node of the whole program, with the inputs as they are now."""
-        nodes = [(self._kinds(part), n) for part in self._parts for n in part.launches]
+        nodes = [(self._kinds(part), n) for part in self.parts for n in part.launches]
         times = self._driver.timeline([n for _, n in nodes], repeats)
         return [(kind, str(n.kernel), us) for (kind, n), us in zip(nodes, times, strict=True)]
 
@@ -102,4 +102,4 @@ class CudaReplay:
     @property
     def launches(self) -> list[Launch]:
         """All nodes in order, the copy of inputs left out."""
-        return [launch for part in self._parts for launch in part.launches]
+        return [launch for part in self.parts for launch in part.launches]
