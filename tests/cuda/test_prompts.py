@@ -117,7 +117,6 @@ def test_a_faulty_chunk_ends_its_request_alone():
     while not good.output_token_ids:
         gpu.step()
     bad = gpu.add(text("qwen4exp", 128), SamplingParams(max_tokens=4))
-    chunk = gpu._runner.programs.chunk
     write = gpu._runner._write_taps
 
     def spoil(taps):
@@ -136,4 +135,3 @@ def test_a_faulty_chunk_ends_its_request_alone():
     while again.finish_reason is None:
         gpu.step()
     assert again.finish_reason == "length"
-    assert chunk is gpu._runner.programs.chunk

@@ -30,6 +30,9 @@ class Replay(Protocol):
     def run(self, begin: int = 0, end: int | None = None) -> None:
         """Runs ops [begin, end); raises FaultError when a kernel reported one."""
 
+    def prepare(self, begin: int = 0, end: int | None = None) -> None:
+        """Does what the first replay of ops [begin, end) would have to do before it starts."""
+
     def submit(self, begin: int = 0, end: int | None = None) -> None:
         """Starts ops [begin, end) with the inputs as they are now, after everything that was started before. A backend
         that does not run ahead computes them and may raise FaultError."""

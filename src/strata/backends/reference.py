@@ -86,6 +86,9 @@ class ReferenceReplay:
             except FaultError as e:
                 raise FaultError(f"{op.kind}: {e}") from None
 
+    def prepare(self, begin: int = 0, end: int | None = None) -> None:
+        """Nothing: lowering did all."""
+
     def submit(self, begin: int = 0, end: int | None = None) -> None:
         """As `run`: nothing is done later."""
         self.run(begin, end)

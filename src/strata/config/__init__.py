@@ -68,13 +68,13 @@ class EngineOptions(Settings):
         low=0,
         high=2**24,
     )
-    prefill: int = setting(
-        512,
+    prefill: str = setting(
+        "auto",
         "--prefill",
-        "Prompt tokens read at a time, in blocks of 64; 0: every token in the step form.",
+        "Prompt tokens read at a time, in blocks of 64; auto: what reads soonest; 0: every token in the step form.",
         toml="infer.prefill",
-        low=0,
-        high=65536,
+        pattern=r"auto(:[1-9]\d{1,4})?|\d{1,5}",
+        limits_text="auto, auto:MAX or a number of tokens up to 99,999",
     )
     max_num_seqs: int = setting(
         1,

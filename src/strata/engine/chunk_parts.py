@@ -67,6 +67,11 @@ class ChunkParts:
         self._spans.append(_Span(moments[0], moments[-1], len(moments) - 1, told))
         output.prompt_part, output.prompt_ms = part, told
 
+    def drain(self) -> None:
+        """Waits for all parts that are under way."""
+        if self._spans:
+            self._spans[-1].end.wait()
+
     def timer(self, plan: StepPlan) -> DecodeTimer:
         """Made before the rows of a plan are started."""
         return DecodeTimer(self._backend if plan.prompt is not None or self._spans else None)

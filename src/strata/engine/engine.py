@@ -60,9 +60,10 @@ class Engine:
     ) -> "Engine":
         """Maps the file, plans memory, reads experts that leave the map (`progress` is told), lowers the programs."""
         draft_path = None if draft is None else Path(draft)
-        return cls(
-            load_model(Path(path), options or EngineOptions(), draft_path, serving=serving, progress=progress)
-        )
+        chosen = options or EngineOptions()
+        loaded = load_model(Path(path), chosen, draft_path, serving=serving, progress=progress)
+        loaded.runner.programs.prepare()
+        return cls(loaded)
 
     @property
     def model_file(self) -> ModelFile:

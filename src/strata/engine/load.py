@@ -9,7 +9,7 @@ from strata.config import EngineOptions, ServingOptions
 from strata.engine.assemble import Around, assemble
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, make_plan, open_with_draft
-from strata.engine.programs import Limits
+from strata.engine.programs import NARROW_CHUNKS, Limits
 from strata.engine.rates import set_costs
 from strata.engine.residency import ResidencyPolicy, start_policy
 from strata.engine.routes import RouteTracer
@@ -55,12 +55,17 @@ def load_model(
     if backend is None and backend_kind(options) == "cuda":
         backend = make_backend(options, None, None)  # its GPU is what the plan is made for
     if backend is not None and "chunk" not in backend.forms:
-        options = replace(options, prefill=0)
+        options = replace(options, prefill="0")
     placement = make_plan(file, model, options, drafted, _machine(options, backend))
     _tell(placement, backend)
     choice = placement.choice
-    cutter = Cutter(min(options.prefill, -(-choice.context // PAGE_CELLS) * PAGE_CELLS))
-    limits = Limits(choice.context, choice.sequences, cutter.chunk_rows)
+    cutter = Cutter(min(choice.prefill, -(-choice.context // PAGE_CELLS) * PAGE_CELLS))
+    limits = Limits(
+        choice.context,
+        choice.sequences,
+        cutter.chunk_rows,
+        narrow_chunks=NARROW_CHUNKS if backend is not None and backend.name == "cuda" else (),
+    )
     files = (file, drafted or file)
     experts = None if backend else open_experts(model, files, options, placement, progress)
     if backend is None:

@@ -98,7 +98,7 @@ class Runner:
             output.faults[cursor.rows.sequence], output.prompt_part = fault, 0
 
     def _begin_chunk(self, chunk: Lowered, cursor: PromptCursor) -> None:
-        chunk.replay.wait()
+        self._parts.drain()
         with suppress(FaultError):
             chunk.replay.check()  # of a chunk that was given up
         self.write("chunk", cursor.rows)

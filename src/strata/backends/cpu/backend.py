@@ -153,6 +153,9 @@ class CpuReplay:
         if fault:
             raise_fault(fault, self._program, "" if self._tiers is None else self._tiers.failure())
 
+    def prepare(self, begin: int = 0, end: int | None = None) -> None:
+        """Nothing: lowering did all."""
+
     def submit(self, begin: int = 0, end: int | None = None) -> None:
         """As `run`: nothing is done later."""
         self.run(begin, end)

@@ -50,14 +50,22 @@ class CudaReplay:
 
     def submit(self, begin: int = 0, end: int | None = None) -> None:
         """Starts ops [begin, end) with the inputs as they are now."""
+        graph = self._graph(begin, end)
+        for block in self._blocks(begin):
+            block.snapshot()
+        self._driver.replay(graph)
+        self._driver.signal(self._done)
+
+    def prepare(self, begin: int = 0, end: int | None = None) -> None:
+        """Compiles and records ops [begin, end)."""
+        self._graph(begin, end)
+
+    def _graph(self, begin: int, end: int | None) -> Any:
         part = (begin, len(self._program) if end is None else end)
         if part not in self._graphs:
             copies = [block.copy_launch() for block in self._blocks(begin)]
             self._graphs[part] = self._driver.record([*copies, *self._between(*part)])
-        for block in self._blocks(begin):
-            block.snapshot()
-        self._driver.replay(self._graphs[part])
-        self._driver.signal(self._done)
+        return self._graphs[part]
 
     def _blocks(self, begin: int) -> Sequence[StepInputs]:
         return self._inputs if begin == 0 else self._inputs[:1]
