@@ -7,6 +7,7 @@ from strata import hw, log
 from strata.backends import Backend
 from strata.config import EngineOptions, ServingOptions
 from strata.engine.assemble import Around, assemble
+from strata.engine.gpu_experts import hold_experts
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, make_plan, open_with_draft
 from strata.engine.programs import Limits
@@ -62,7 +63,9 @@ def load_model(
     cutter = Cutter(min(options.prefill, -(-choice.context // PAGE_CELLS) * PAGE_CELLS))
     limits = Limits(choice.context, choice.sequences, cutter.chunk_rows)
     files = (file, drafted or file)
-    experts = None if backend else open_experts(model, files, options, placement, progress)
+    experts = hold_experts(backend, model, files, options, placement, progress)
+    if backend is None:
+        experts = open_experts(model, files, options, placement, progress)
     if backend is None:
         tiers = open_tiers(model, files, experts, options)
         backend = make_backend(options, tiers, placement)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from strata.backends.cuda.driver import Arg, DeviceProperties, Kernel, Launch, S
 from strata.ops.buffers import Buffer, Weight
 from strata.ops.op import Op
 from strata.quants import Format
+
+if TYPE_CHECKING:
+    from strata.backends.cuda.tier import ExpertTier
 
 FILE = "file"  # layouts of weights on the device: the file's bytes, or the planes of native/include/strata/pack.h
 PACKED = "packed"
@@ -30,6 +34,7 @@ class Context:
         [int], int
     ]  # address of so many zeroed uint32 of this op's own; kernels leave them zero
     faults: int  # u32 [32], mapped: fault bit i is reported by storing 1 at [i]
+    tier: "ExpertTier | None" = None  # of experts that do not all lie in the GPU's memory
 
     def live(self, buffer: Buffer) -> np.uint64:
         """Address of the buffer's live-row count, i32 [1]."""
