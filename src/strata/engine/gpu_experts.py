@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from strata import hw, log
 from strata.backends import Backend
 from strata.config import EngineOptions
+from strata.engine.rates import set_costs
 from strata.engine.shares import cpu_share
 from strata.gguf import ModelFile
 from strata.memory import Placement
@@ -13,6 +14,7 @@ from strata.memory.plan_parts import staging_places
 from strata.models import Model
 
 _LEFT_FREE = 2  # cores: the engine's thread and the driver's
+_POST_NS = 8_000.0  # handing a list to workers that poll and taking it back
 
 
 def hold_experts(
@@ -33,17 +35,14 @@ def hold_experts(
 
     assert isinstance(backend, CudaBackend)
     budget = placement.experts_in_ram if placement.experts_on_ssd else 0
-    store = ExpertStore(
-        expert_layers(model), files, StoreOptions(budget=budget)
-    )
+    store = ExpertStore(expert_layers(model), files, StoreOptions(budget=budget))
     store.load(progress)
-    threads = options.threads or hw.cpu_count()
     tier = TierOptions(
         slots=tuple(slots.sizes()),
         places=staging_places(sizes),
         k=sizes.experts_per_token,
         cpu_share=cpu_share(options),
-        workers=max(1, threads - _LEFT_FREE),
+        workers=_workers(options),
         link_rate=options.link_limit_gbps * 1e9,
     )
     backend.hold_experts(store.tiers, tier)
@@ -57,3 +56,16 @@ def hold_experts(
         f"{tier.workers} CPU workers" if tier.cpu_share else "misses are copied",
     )
     return store
+
+
+def set_gpu_costs(backend: Backend, model: Model, options: EngineOptions) -> None:
+    """Gives a GPU that shares misses by costs this machine's rates."""
+    tier = getattr(backend, "tier", None)
+    if tier is None or cpu_share(options) >= 0:
+        return
+    link = options.link_limit_gbps * 1e9 or tier.link_rate
+    set_costs(backend, expert_layers(model), _workers(options), options.isa, link, _POST_NS)
+
+
+def _workers(options: EngineOptions) -> int:
+    return max(1, (options.threads or hw.cpu_count()) - _LEFT_FREE)

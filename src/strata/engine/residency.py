@@ -3,6 +3,7 @@
 import hashlib
 import weakref
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -10,6 +11,7 @@ from strata import _native, log
 from strata.gguf import ModelFile
 from strata.memory import Placement
 from strata.memory.learned_set import LearnedSet
+
 
 class Movable(Protocol):
     """A backend whose experts change places."""
@@ -21,6 +23,10 @@ class Movable(Protocol):
     @property
     def num_experts(self) -> int:
         """Experts of a layer."""
+
+    @property
+    def num_expert_layers(self) -> int:
+        """Layers with experts."""
 
     def fill(self, experts: Iterable[tuple[int, int]]) -> int:
         """Promotes (layer, expert) in turn into free slots, and waits; returns how many."""
@@ -40,16 +46,23 @@ class ResidencyPolicy:
         self._end = weakref.finalize(self, _end, self._policy, learned)
 
     def _restore(self, backend: "Movable") -> None:
+        experts, layers = backend.num_experts, backend.num_expert_layers
+        best = [(e // experts, e % experts) for e in self._best(len(backend.device.slots()))]
+        # No slot stays empty: what a text uses is not known, so that every expert is as good as another.
+        others = ((layer, e) for e in range(experts) for layer in range(layers))
+        count = backend.fill(chain(best, others))
+        log.logger(__name__).info("%d experts brought to their slots, %d of them learned", count, len(best))
+
+    def _best(self, most: int) -> list[int]:
+        """Experts of the best scores that an earlier run learned."""
         state = None if self._learned is None else self._learned.load()
         if state is None:
-            return
+            return []
         try:
-            best = self._policy.restore(state, len(backend.device.slots()))
+            return self._policy.restore(state, most)
         except (ValueError, TypeError) as error:
             log.logger(__name__).warning("what was learned is left aside: %s", error)
-            return
-        experts = backend.num_experts
-        backend.fill((e // experts, e % experts) for e in best)
+            return []
 
     @property
     def steps(self) -> int:

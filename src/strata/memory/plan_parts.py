@@ -10,7 +10,6 @@ from strata.memory.slots import aligned
 from strata.ops import MAX_STEP_ROWS, MAX_TAPS
 
 
-
 @dataclass(frozen=True)
 class Part:
     """One consumer. `pinned`: page-locked where a GPU reads it."""

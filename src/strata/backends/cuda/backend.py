@@ -97,6 +97,7 @@ class CudaBackend:
 
     def hold_experts(self, experts: ExpertTiers, options: TierOptions) -> None:
         """From now on these experts lie in RAM and in slots; comes before programs are lowered."""
+        self._weights.far = True
         self.tier = ExpertTier(self.driver, experts, options, self._faults.address)
 
     @property
@@ -108,6 +109,11 @@ class CudaBackend:
     def num_experts(self) -> int:
         """Experts of a layer in tiers."""
         return 0 if self.tier is None else self.tier.num_experts
+
+    @property
+    def num_expert_layers(self) -> int:
+        """Layers with experts in tiers."""
+        return 0 if self.tier is None else len(self.tier.blob_bytes)
 
     def fill(self, experts: Iterable[tuple[int, int]]) -> int:
         """Promotes (layer, expert) in turn into free slots, and waits; returns how many. Only while nothing runs."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FILE = "file"  # layouts of weights on the device: the file's bytes, or the planes of native/include/strata/pack.h
 PACKED = "packed"
+FAR = "far"  # the file's bytes, in page-locked RAM where the GPU's memory is short: for tables of rows
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,10 @@ class Context:
     def raw(self, *weights: Weight | None) -> list[Arg]:
         """Addresses of weights as the file stores them (norms, tables, float matrices); 0 for none."""
         return [pointer(0 if w is None else self.weight(w, FILE)) for w in weights]
+
+    def rows(self, table: Weight) -> np.uint64:
+        """Address of a table of which a step looks up few rows, as the file stores it."""
+        return pointer(self.weight(table, FAR))
 
     def packed(self, weight: Weight) -> np.uint64:
         """Address of the planes of a quantised matrix."""

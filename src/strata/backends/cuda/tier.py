@@ -1,5 +1,5 @@
-"""Experts in tiers: slots and a staging ring in the GPU's memory, all experts in page-locked RAM, CPU workers for a share
-of the misses (native/include/strata/tiers_gpu.h, kernels/experts_begin.cu, experts_stage.cu)."""
+"""Experts in tiers: slots and a staging ring in the GPU's memory, all experts in page-locked RAM, CPU workers for a
+share of the misses (native/include/strata/tiers_gpu.h, kernels/experts_begin.cu, experts_stage.cu)."""
 
 import weakref
 from collections.abc import Iterable, Sequence
@@ -17,11 +17,14 @@ from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macr
 from strata.backends.cuda.memory import ALIGNMENT
 from strata.backends.cuda.weights import is_packed
 from strata.errors import UnsupportedError
+from strata.hw.machine import DEFAULT_LINK
 from strata.ops.buffers import Buffer, Weight
 from strata.ops.experts import ExpertDown, ExpertGateUp
 from strata.ops.step import MAX_STEP_ROWS
 
 _THREADS = 256
+_AT_ONCE = 512  # kChangesAtOnce
+_MEASURED = 64 << 20  # bytes that are enough to tell the link's rate
 _PROMOTERS = 32  # thread blocks that copy promoted experts; most replays have few or none
 _STAGE, _LAYER = "stage_experts", 10  # the entry, and where among its arguments the layer stands
 
@@ -52,6 +55,7 @@ class ExpertTier:
         self._stacks = experts.stacks
         self._classes = _classes(self._stacks)
         self.num_experts = max(gate.shape[0] for gate, _, _ in self._stacks)
+        self._measured = 0.0  # bytes a second of the link, while slots were filled
         self._allocate(faults)
         self._gate_up: dict[int, ExpertGateUp] = {}  # the newest op of each layer
         self._known: set[int] = set()  # layers whose records the workers have
@@ -67,10 +71,18 @@ class ExpertTier:
         offsets = np.array(_native.expert_plane_offsets(self._experts.store), np.uint64)
         place = -(-int(offsets[:, 3].max()) // ALIGNMENT) * ALIGNMENT
         self._tables = driver.allocate(8 * layers * 3 * experts)
-        addresses = [driver.allocate(4 * layers * experts), driver.allocate(8 * layers * experts), self._tables]
+        addresses = [
+            driver.allocate(4 * layers * experts),
+            driver.allocate(8 * layers * experts),
+            self._tables,
+        ]
         addresses += [self._upload(self._sources()), self._upload(offsets)]
         addresses += [self._upload(np.array([self._class_of(i) for i in range(layers)], np.uint32))]
-        addresses += [driver.allocate(4 * experts), driver.allocate(place), driver.allocate(place * o.places)]
+        zeros = driver.allocate(place)
+        addresses += [driver.allocate(4 * experts), zeros, driver.allocate(place * o.places)]
+        # Kernels may look at any expert's bytes before they know whether their row lives.
+        nothing = np.broadcast_to(offsets[:, :3, None] + np.uint64(zeros), (layers, 3, experts))
+        driver.upload(self._tables, nothing.copy())
         addresses.append(driver.allocate(state))
         inner = max(g.shape[1] for g in gates)
         self.device = _native.GpuDevice(
@@ -153,7 +165,15 @@ class ExpertTier:
         assert rows is not None
         self._gate_up[layer] = gate_up
         chosen = (logits, None, None) if logits is not None else (None, gate_up.pairs, gate_up.offsets)
-        args: list[Arg] = [at.live(rows), *at.at(*chosen), *q8, *at.at(gate_up.x), *ints(gate_up.gate.shape[2]), self.address, *ints(layer)]
+        args: list[Arg] = [
+            at.live(rows),
+            *at.at(*chosen),
+            *q8,
+            *at.at(gate_up.x),
+            *ints(gate_up.gate.shape[2]),
+            self.address,
+            *ints(layer),
+        ]
         args += [*ints(*(_plane_bytes(w) for w in planes)), pointer(at.faults)]
         assert args[_LAYER] == layer
         grid = at.properties.multiprocessors
@@ -196,11 +216,11 @@ class ExpertTier:
         planes = self._stacks[0]
         args: list[Arg] = [self.address, *ints(layer, int(step))]
         nodes = [launch("experts_begin.cu", "begin_experts", 1, _THREADS, args, macros=_macros(planes))]
-        for number, planes in enumerate(self._classes.values()):
-            args = [self.address, *ints(number, *(_plane_bytes(w) for w in planes))]
+        for number, of_class in enumerate(self._classes.values()):
+            args = [self.address, *ints(number, *(_plane_bytes(w) for w in of_class))]
             grid = min(_PROMOTERS, self._driver.properties.multiprocessors)
             nodes.append(
-                launch("experts_begin.cu", "promote_experts", grid, _THREADS, args, macros=_macros(planes))
+                launch("experts_begin.cu", "promote_experts", grid, _THREADS, args, macros=_macros(of_class))
             )
         return nodes
 
@@ -213,20 +233,35 @@ class ExpertTier:
         for slot, (size, state, _, _) in reversed(list(enumerate(self.device.slots()))):
             if state == 0:
                 free.setdefault(size, []).append(slot)
-        count = 0
+        count = moved = 0
         for layer, expert in experts:
             wanted = self._experts.blob_bytes[layer]
-            size = min((s for s, slots in free.items() if slots and s >= wanted), default=None)
-            if size is None:
-                continue
-            if self.device.promote(layer, expert, free[size][-1]):
+            size = min((s for s, slots in free.items() if slots and s >= wanted), default=0)
+            if size and self.device.promote(layer, expert, free[size][-1]):
                 free[size].pop()
                 count += 1
-                if count % 512 == 0:
-                    self.settle()
+                moved += wanted
+                if count % _AT_ONCE == 0:
+                    moved = self._timed(moved)
         while self.device.moving:
-            self.settle()
+            moved = self._timed(moved)
         return count
+
+    def _timed(self, moved: int) -> int:
+        """Applies changes; what they moved tells the link's rate. Returns 0."""
+        first = self._driver.mark()
+        self.settle()
+        last = self._driver.mark()
+        self._driver.synchronize()
+        microseconds = self._driver.elapsed(first, last)
+        if moved >= _MEASURED and microseconds > 0:
+            self._measured = max(self._measured, 1e6 * moved / microseconds)
+        return 0
+
+    @property
+    def link_rate(self) -> float:
+        """Bytes a second that copies reach."""
+        return self._measured or DEFAULT_LINK
 
     def settle(self) -> None:
         """Applies what was asked for, without a step."""
