@@ -67,11 +67,14 @@ def test_while_experts_are_swapped(path, wanted, backend):
 
 def test_the_policy_brings_in_what_is_used(path, wanted, backend):
     r = GpuRig(path, backend(), 30, policy=True)
-    before = r.counts()["promotions"]
-    for _ in range(3):
-        counts = check(r, wanted)
-    assert counts["promotions"] > before
-    assert r.policy.steps > 0
+    before, hashes = r.counts()["promotions"], set()
+    for _ in range(10):  # on a busy machine the policy may get few turns
+        hashes.add(r.digest((1,) * 8))
+        if r.counts()["promotions"] > before + 5:
+            break
+    assert r.counts()["promotions"] > before + 5
+    assert len(hashes) == 1
+    check(r, wanted)
     r.policy.close()
 
 

@@ -1,11 +1,12 @@
 """Experts of a model on a GPU that does not hold all of them: the store in RAM, slots and ring by the plan."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from strata import hw, log
 from strata.backends import Backend
 from strata.config import EngineOptions
-from strata.engine.rates import set_costs
+from strata.engine.rates import machine_costs
 from strata.engine.shares import cpu_share
 from strata.gguf import ModelFile
 from strata.memory import Placement
@@ -63,8 +64,8 @@ def set_gpu_costs(backend: Backend, model: Model, options: EngineOptions) -> Non
     tier = getattr(backend, "tier", None)
     if tier is None or cpu_share(options) >= 0:
         return
-    link = options.link_limit_gbps * 1e9 or tier.link_rate
-    set_costs(backend, expert_layers(model), _workers(options), options.isa, link, _POST_NS)
+    costs = machine_costs(expert_layers(model)[0], _workers(options), options.isa, tier.link_rate)
+    tier.set_costs(replace(costs, cpu_post=_POST_NS).values())
 
 
 def _workers(options: EngineOptions) -> int:

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -145,15 +145,9 @@ def _save(path: Path, costs: MissCosts) -> None:
 
 
 def set_costs(
-    backend: object,
-    layers: Sequence[ExpertWeights],
-    threads: int,
-    isa: str,
-    link_rate: float,
-    post_ns: float = _POST_NS,
+    backend: object, layers: Sequence[ExpertWeights], threads: int, isa: str, link_rate: float
 ) -> None:
     """Gives a device with a miss schedule this machine's costs; others are left alone."""
     device = getattr(backend, "device", None)
     if device is not None and layers:
-        costs = replace(machine_costs(layers[0], threads, isa, link_rate), cpu_post=post_ns)
-        device.set_costs(costs.values())
+        device.set_costs(machine_costs(layers[0], threads, isa, link_rate).values())

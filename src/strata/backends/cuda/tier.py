@@ -55,6 +55,7 @@ class ExpertTier:
         self._stacks = experts.stacks
         self._classes = _classes(self._stacks)
         self.num_experts = max(gate.shape[0] for gate, _, _ in self._stacks)
+        self.costs: list[float] | None = None  # that misses are split by, as `set_costs` takes them
         self._measured = 0.0  # bytes a second of the link, while slots were filled
         self._allocate(faults)
         self._gate_up: dict[int, ExpertGateUp] = {}  # the newest op of each layer
@@ -258,10 +259,15 @@ class ExpertTier:
             self._measured = max(self._measured, 1e6 * moved / microseconds)
         return 0
 
+    def set_costs(self, costs: list[float]) -> None:
+        """What misses are split by (`MissCosts` of tiers.h)."""
+        self.costs = costs
+        self.device.set_costs(costs)
+
     @property
     def link_rate(self) -> float:
-        """Bytes a second that copies reach."""
-        return self._measured or DEFAULT_LINK
+        """Bytes a second that copies reach, or are held to."""
+        return self._options.link_rate or self._measured or DEFAULT_LINK
 
     def settle(self) -> None:
         """Applies what was asked for, without a step."""
