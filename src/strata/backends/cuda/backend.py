@@ -1,13 +1,15 @@
 """Memory and lowering of the CUDA backend."""
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strata import log
+from strata import _native, log
 from strata.backends.base import Arena
+from strata.backends.cpu.tiers import ExpertTiers
 from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     ahead,
     fuse_attention,
@@ -30,7 +32,9 @@ from strata.backends.cuda.inputs import StepInputs
 from strata.backends.cuda.lower import Context, lower
 from strata.backends.cuda.memory import DeviceArray, Slabs
 from strata.backends.cuda.replay import CudaReplay, Part
+from strata.backends.cuda.tier import ExpertTier, TierOptions
 from strata.backends.cuda.weights import WeightStore
+from strata.hw import Gpu
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.program import Program
 from strata.ops.step import Form
@@ -64,6 +68,13 @@ class CudaBackend:
         self._faults = {arena: driver.allocate_host(128) for arena in get_args(Arena)}
         self._clock = Clock(driver)
         self._told = False  # whether the log has the kernels
+        self.tier: ExpertTier | None = None  # None: all experts lie in the GPU's memory
+
+    @property
+    def gpu(self) -> Gpu:
+        """What a plan is made for."""
+        properties = self.driver.properties
+        return Gpu(properties.name, properties.memory, self.driver.free_memory())
 
     def stamp(self) -> EventStamp:
         """A moment on the device's stream."""
@@ -94,8 +105,32 @@ class CudaBackend:
 
     def expert_table(self, weight: Weight) -> DeviceArray:
         """Where kernels look up the experts of a stack, uint64 [num_experts]; entries may change between steps."""
-        address = self._weights.expert_table(weight)
+        address = self._expert_table(weight)
         return DeviceArray(self.driver, address, (weight.shape[0],), np.uint64)
+
+    def hold_experts(self, experts: ExpertTiers, options: TierOptions) -> None:
+        """From now on these experts lie in RAM and in slots; comes before programs are lowered."""
+        self._weights.far = True
+        self.tier = ExpertTier(self.driver, experts, options, self._faults["step"].address)
+
+    @property
+    def device(self) -> _native.GpuDevice | None:
+        """The native device of experts in tiers; None: there are none."""
+        return None if self.tier is None else self.tier.device
+
+    @property
+    def num_experts(self) -> int:
+        """Experts of a layer in tiers."""
+        return 0 if self.tier is None else self.tier.num_experts
+
+    @property
+    def num_expert_layers(self) -> int:
+        """Layers with experts in tiers."""
+        return 0 if self.tier is None else len(self.tier.blob_bytes)
+
+    def fill(self, experts: Iterable[tuple[int, int]]) -> int:
+        """Promotes (layer, expert) in turn into free slots, and waits; returns how many. Only while nothing runs."""
+        return 0 if self.tier is None else self.tier.fill(experts)
 
     def lower(self, program: Program, arena: Arena = "step") -> CudaReplay:
         """Launches with absolute addresses, compiled and recorded."""
@@ -127,7 +162,7 @@ class CudaBackend:
             return launches(lambda at: lower(program.ops[i], at))
 
         blocks = self._inputs if arena == "chunk" else self._inputs[:1]
-        replay = CudaReplay(self.driver, program, parts, alone, tuple(blocks), self._faults[arena])
+        replay = CudaReplay(self.driver, program, parts, alone, tuple(blocks), self._faults[arena], self.tier)
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
             self._told = True
             self._tell(program, replay)
@@ -168,11 +203,16 @@ class CudaBackend:
             buffer_address,
             planes,
             self._weights.address,
-            self._weights.expert_table,
+            self._expert_table,
             self._workspace.take,
             self._workspace.counters,
             self._faults[arena].address,
+            self.tier,
         )
+
+    def _expert_table(self, weight: Weight) -> int:
+        table = None if self.tier is None else self.tier.table(weight)
+        return self._weights.expert_table(weight) if table is None else table
 
     def _address(self, buffer: Buffer) -> int:
         """Address of a buffer that is not scratch; placed at the first call."""

@@ -91,6 +91,12 @@ class Driver(Protocol):
     def allocate_host(self, nbytes: int) -> HostMemory:
         """Zeroed page-locked memory that kernels can read and write in place."""
 
+    def register(self, address: int, nbytes: int) -> int:
+        """Page-locks host memory that exists, so that kernels can read it in place; its address for kernels."""
+
+    def unregister(self, address: int) -> None:
+        """Gives back what `register` took, before the memory goes."""
+
     def free_memory(self) -> int:
         """Bytes of device memory that can still be allocated."""
 

@@ -118,6 +118,18 @@ class NvidiaDriver:
         array[:] = 0
         return HostMemory(pointer, array[:nbytes])
 
+    def register(self, address: int, nbytes: int) -> int:
+        """Page-locks host memory; unlike what is allocated here it may have another address for kernels."""
+        cuda = self._cuda
+        flags = cuda.CU_MEMHOSTREGISTER_PORTABLE | cuda.CU_MEMHOSTREGISTER_DEVICEMAP
+        check(cuda.cuMemHostRegister(address, nbytes, flags), f"page-locking {nbytes / 2**30:.1f} GiB of RAM")
+        return int(check(cuda.cuMemHostGetDevicePointer(address, 0), "mapping RAM"))
+
+    def unregister(self, address: int) -> None:
+        """After everything that may read it."""
+        self.synchronize()
+        check(self._cuda.cuMemHostUnregister(address), "unlocking RAM")
+
     def free_memory(self) -> int:
         """Bytes that can still be allocated."""
         return int(check(self._cuda.cuMemGetInfo())[0])

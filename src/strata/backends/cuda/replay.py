@@ -9,6 +9,7 @@ import numpy as np
 from strata.backends.base import raise_fault
 from strata.backends.cuda.driver import Driver, HostMemory, Launch
 from strata.backends.cuda.inputs import StepInputs
+from strata.backends.cuda.tier import ExpertTier
 from strata.ops.program import Program
 
 _NO_FAULTS = bytes(128)
@@ -36,9 +37,11 @@ class CudaReplay:
         alone: Callable[[int], list[Launch]],
         inputs: Sequence[StepInputs],
         faults: HostMemory,
+        tier: ExpertTier | None = None,
     ):
         self._driver, self._program, self.parts, self._alone = driver, program, parts, alone
-        self._inputs, self._faults = inputs, faults
+        self._inputs, self._faults, self._tier = inputs, faults, tier
+        self._number = 0  # of the last replay, as the tier counts them
         self._graphs: dict[tuple[int, int], Any] = {}
         self._done = driver.event()
 
@@ -53,6 +56,8 @@ class CudaReplay:
         graph = self._graph(begin, end)
         for block in self._blocks(begin):
             block.snapshot()
+        if self._tier is not None:
+            self._number = self._tier.device.started()
         self._driver.replay(graph)
         self._driver.signal(self._done)
 
@@ -63,8 +68,7 @@ class CudaReplay:
     def _graph(self, begin: int, end: int | None) -> Any:
         part = (begin, len(self._program) if end is None else end)
         if part not in self._graphs:
-            copies = [block.copy_launch() for block in self._blocks(begin)]
-            self._graphs[part] = self._driver.record([*copies, *self._between(*part)])
+            self._graphs[part] = self._driver.record(self._nodes(*part))
         return self._graphs[part]
 
     def _blocks(self, begin: int) -> Sequence[StepInputs]:
@@ -73,6 +77,14 @@ class CudaReplay:
     def wait(self) -> None:
         """Until the last submitted replay of this program is done."""
         self._driver.wait(self._done)
+        if self._tier is not None:
+            self._tier.device.finished(self._number)
+
+    def _nodes(self, begin: int, end: int) -> list[Launch]:
+        found = self._between(begin, end)
+        begins = [] if self._tier is None else self._tier.prologue(found)
+        copies = [block.copy_launch() for block in self._blocks(begin)]
+        return [*copies, *begins, *found]
 
     def _between(self, begin: int, end: int) -> list[Launch]:
         found: list[Launch] = []
