@@ -10,7 +10,7 @@ import emulator
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.backends.cuda.driver import DeviceProperties, HostMemory, Kernel, Launch, Source
+from strata.backends.cuda.driver import COMPUTE, DeviceProperties, HostMemory, Kernel, Launch, Source
 
 _modules: dict[tuple[Source, int], emulator.Module] = {}
 
@@ -60,7 +60,7 @@ class EmulatedDriver:
         self.prepare([launch.kernel for launch in launches])
         return list(launches), [self._call(launch) for launch in launches]
 
-    def replay(self, graph: Any) -> None:
+    def replay(self, graph: Any, stream: int = COMPUTE) -> None:
         self.launched, calls = graph
         for launch, call in zip(self.launched, calls, strict=True):
             self._run(launch, call, self.watch)
@@ -74,8 +74,11 @@ class EmulatedDriver:
     def event(self, timed: bool = False) -> list[float]:
         return [0.0]
 
-    def signal(self, event: list[float]) -> None:
+    def signal(self, event: list[float], stream: int = COMPUTE) -> None:
         event[0] = time.perf_counter()
+
+    def wait_on(self, event: list[float], stream: int = COMPUTE) -> None:
+        pass
 
     def wait(self, event: list[float]) -> None:
         pass

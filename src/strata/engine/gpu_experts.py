@@ -11,7 +11,7 @@ from strata.engine.shares import cpu_share
 from strata.gguf import ModelFile
 from strata.memory import Placement
 from strata.memory.expert_store import ExpertStore, Progress, StoreOptions, expert_layers
-from strata.memory.plan_parts import staging_places
+from strata.memory.plan_parts import prompt_places, staging_places
 from strata.models import Model
 
 _LEFT_FREE = 2  # cores: the engine's thread and the driver's
@@ -45,6 +45,7 @@ def hold_experts(
         cpu_share=cpu_share(options),
         workers=_workers(options),
         link_rate=options.link_limit_gbps * 1e9,
+        prompt_places=prompt_places(sizes, placement.choice.prefill),
     )
     backend.hold_experts(store.tiers, tier)
     log.logger(__name__).info(

@@ -74,6 +74,16 @@ def staging_places(model: ModelSizes) -> int:
     return min(model.num_experts, MAX_STEP_ROWS * model.experts_per_token)
 
 
+def prompt_places(model: ModelSizes, rows: int) -> int:
+    """Places of the ring of prompt chunks: all experts of a layer, which it may lack, and of the next one a quarter."""
+    return model.num_experts * 5 // 4 if rows else 0
+
+
+def prompt_ring(model: ModelSizes, rows: int) -> int:
+    """Its bytes."""
+    return prompt_places(model, rows) * aligned(max(model.expert_bytes, default=0))
+
+
 def vram_parts(model: ModelSizes, choice: Choice) -> tuple[list[Part], int]:
     """What lies in VRAM besides experts, and the bytes of a prompt's buffers beyond a step's."""
     cell = model.cell(choice.kv)

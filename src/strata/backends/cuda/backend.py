@@ -31,11 +31,13 @@ from strata.backends.cuda.fuse import Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
 from strata.backends.cuda.lower import Context, lower
 from strata.backends.cuda.memory import DeviceArray, Slabs
+from strata.backends.cuda.prompt_experts import NARROW_ROWS
 from strata.backends.cuda.replay import CudaReplay, Part
 from strata.backends.cuda.tier import ExpertTier, TierOptions
 from strata.backends.cuda.weights import WeightStore
 from strata.hw import Gpu
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
+from strata.ops.experts import ExpertGateUp
 from strata.ops.program import Program
 from strata.ops.step import Form
 
@@ -139,8 +141,7 @@ class CudaBackend:
         )
         if arena == "chunk":
             self._set_aside(program)
-        # a chunk's parts end after layers: no group may reach across
-        found = groups(program, self._fused, program.marks.values() if arena == "chunk" else ())
+        found = groups(program, self._fused, self._borders(program, arena))
         offsets, arena_bytes = plan(program, found)
         self.reserve(
             arena_bytes, arena
@@ -152,6 +153,10 @@ class CudaBackend:
             return lowering(context)
 
         lowered = [launches(g.launches) for g in found]
+        experts = self._chunk_experts(program, arena)
+        for group, added in zip(found, lowered, strict=True):
+            if group.begin in experts:
+                added[:0] = launches(experts[group.begin])
         nodes = iter(ahead.ask_ahead([node for part in lowered for node in part], ahead.PLAN))
         parts = [
             Part(g.begin, g.end, list(islice(nodes, len(part))))
@@ -163,10 +168,40 @@ class CudaBackend:
 
         blocks = self._inputs if arena == "chunk" else self._inputs[:1]
         replay = CudaReplay(self.driver, program, parts, alone, tuple(blocks), self._faults[arena], self.tier)
+        if experts and program.bucket > NARROW_ROWS:
+            replay.stream(self._expert_ops(program))
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
             self._told = True
             self._tell(program, replay)
         return replay
+
+    def _borders(self, program: Program, arena: Arena) -> list[int]:
+        """Ops before which a chunk may stand still, so that no group may reach across: its parts end after layers, and
+        experts may have to be waited for."""
+        if arena == "step":
+            return []
+        return [*program.marks.values(), *(self._expert_ops(program) if self.tier is not None else ())]
+
+    def _expert_ops(self, program: Program) -> dict[int, int]:
+        """Ops that begin a layer's routed experts where those are in tiers, and the layer's number among such."""
+        tier = self.tier
+        return {
+            i: tier.layer(op.gate)
+            for i, op in enumerate(program.ops)
+            if tier is not None and isinstance(op, ExpertGateUp) and tier.holds(op.gate)
+        }
+
+    def _chunk_experts(self, program: Program, arena: Arena) -> dict[int, Lowering]:
+        """What a chunk's products of experts in tiers begin with, by op."""
+        if arena == "step" or self.tier is None or self.tier.prompts is None:
+            return {}
+        prompts, wide = self.tier.prompts, program.bucket > NARROW_ROWS
+
+        def before(op: ExpertGateUp) -> Lowering:
+            return lambda at: [*prompts.count(at, op), *([] if wide else prompts.needed(at, op))]
+
+        ops = ((i, program.ops[i]) for i in self._expert_ops(program))
+        return {i: before(op) for i, op in ops if isinstance(op, ExpertGateUp)}
 
     def _set_aside(self, program: Program) -> None:
         """A block for the inputs that steps do not read, so that they do not copy it."""
@@ -203,15 +238,19 @@ class CudaBackend:
             buffer_address,
             planes,
             self._weights.address,
-            self._expert_table,
+            lambda weight: self._expert_table(weight, arena),
             self._workspace.take,
             self._workspace.counters,
             self._faults[arena].address,
-            self.tier,
+            self.tier if arena == "step" else None,
         )
 
-    def _expert_table(self, weight: Weight) -> int:
-        table = None if self.tier is None else self.tier.table(weight)
+    def _expert_table(self, weight: Weight, arena: Arena = "step") -> int:
+        prompts = None if self.tier is None else self.tier.prompts
+        if arena == "chunk" and prompts is not None:
+            table = prompts.table(weight)
+        else:
+            table = None if self.tier is None else self.tier.table(weight)
         return self._weights.expert_table(weight) if table is None else table
 
     def _address(self, buffer: Buffer) -> int:

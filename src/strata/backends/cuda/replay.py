@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from strata.backends.base import raise_fault
 from strata.backends.cuda.driver import Driver, HostMemory, Launch
 from strata.backends.cuda.inputs import StepInputs
+from strata.backends.cuda.prompt_experts import PromptExperts
 from strata.backends.cuda.tier import ExpertTier
 from strata.ops.program import Program
 
@@ -43,6 +45,7 @@ class CudaReplay:
         self._inputs, self._faults, self._tier = inputs, faults, tier
         self._number = 0  # of the last replay, as the tier counts them
         self._graphs: dict[tuple[int, int], Any] = {}
+        self._streamed: dict[int, int] = {}
         self._done = driver.event()
 
     def run(self, begin: int = 0, end: int | None = None) -> None:
@@ -51,22 +54,61 @@ class CudaReplay:
         self.wait()
         self.check()
 
+    def stream(self, layers: dict[int, int]) -> None:
+        """From now on the routed experts that begin at these ops, of these layers, arrive on a stream of their own."""
+        self._streamed = dict(layers)
+
     def submit(self, begin: int = 0, end: int | None = None) -> None:
         """Starts ops [begin, end) with the inputs as they are now."""
+        for first, after in pairwise(self._cuts(begin, end)):
+            if after in self._streamed:
+                self._submit_streamed(first, after)
+            else:
+                self._start(first, after)
+        self._driver.signal(self._done)
+
+    def _cuts(self, begin: int, end: int | None) -> list[int]:
+        """Where ops [begin, end) are started piece by piece: before experts that arrive, and after their layer."""
+        last = len(self._program) if end is None else end
+        places = {*self._streamed, *self._program.marks.values()} if self._streamed else ()
+        return [begin, *sorted(i for i in places if begin < i < last), last]
+
+    def _submit_streamed(self, begin: int, op: int) -> None:
+        """Ops up to those of routed experts, which may be read by whatever is started afterwards."""
+        prompts, order = self._prompts, list(self._streamed)
+        at = order.index(op)
+        layer = self._streamed[op]
+        if at == 0:
+            prompts.begin(layer)
+        else:
+            prompts.rest(layer, self._streamed[order[at - 1]])
+        self._start(begin, op)
+        if at + 1 < len(order):
+            prompts.ahead(self._streamed[order[at + 1]], layer)
+        prompts.arrived()
+
+    @property
+    def _prompts(self) -> PromptExperts:
+        assert self._tier is not None and self._tier.prompts is not None
+        return self._tier.prompts
+
+    def _start(self, begin: int, end: int) -> None:
         graph = self._graph(begin, end)
         for block in self._blocks(begin):
             block.snapshot()
         if self._tier is not None:
             self._number = self._tier.device.started()
         self._driver.replay(graph)
-        self._driver.signal(self._done)
 
     def prepare(self, begin: int = 0, end: int | None = None) -> None:
         """Compiles and records ops [begin, end)."""
-        self._graph(begin, end)
+        for first, after in pairwise(self._cuts(begin, end)):
+            self._graph(first, after)
+        if begin == 0 and self._streamed:
+            self._prompts.prepare(list(self._streamed.values()))
 
-    def _graph(self, begin: int, end: int | None) -> Any:
-        part = (begin, len(self._program) if end is None else end)
+    def _graph(self, begin: int, end: int) -> Any:
+        part = (begin, end)
         if part not in self._graphs:
             self._graphs[part] = self._driver.record(self._nodes(*part))
         return self._graphs[part]

@@ -15,6 +15,7 @@ from strata.backends.cpu.tiers import ExpertTiers
 from strata.backends.cuda.driver import Arg, Driver, Launch
 from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
 from strata.backends.cuda.memory import ALIGNMENT
+from strata.backends.cuda.prompt_experts import PromptExperts
 from strata.backends.cuda.weights import is_packed
 from strata.errors import UnsupportedError
 from strata.hw.machine import DEFAULT_LINK
@@ -40,6 +41,7 @@ class TierOptions:
     cpu_share: float = 0.0
     workers: int = 1
     link_rate: float = 0.0
+    prompt_places: int = 0  # of the ring of prompt chunks; 0: prompts take the step form
 
 
 class ExpertTier:
@@ -93,6 +95,9 @@ class ExpertTier:
         self.device.set_share(o.cpu_share)
         self.device.set_link(1e9 / o.link_rate if o.link_rate else 0.0)
         self._tier = self._upload(np.frombuffer(self.device.image(addresses, place, o.places), np.uint8))
+        self.prompts: PromptExperts | None = None
+        if o.prompt_places:
+            self.prompts = PromptExperts(driver, self, o.prompt_places, place)
 
     def _slots(self) -> list[tuple[int, int]]:
         """Address and bytes of every slot, all in one allocation."""
@@ -127,10 +132,27 @@ class ExpertTier:
 
     def table(self, weight: Weight) -> int | None:
         """Address of uint64 [num_experts] for a stack in tiers."""
+        at = self.plane(weight)
+        return None if at is None else self._tables + 8 * at * self.num_experts
+
+    def plane(self, weight: Weight) -> int | None:
+        """Number of a stack among all planes of all layers; None: it is not in tiers."""
         for i, planes in enumerate(self._stacks):
             if weight in planes:
-                return self._tables + 8 * (3 * i + planes.index(weight)) * self.num_experts
+                return 3 * i + planes.index(weight)
         return None
+
+    def layer(self, gate: Weight) -> int:
+        """Number of the layer with this gate stack among those with experts."""
+        return self._experts.layers[gate]
+
+    def macros(self, layer: int) -> list[tuple[str, str | int]]:
+        """Of expert_copy.cuh."""
+        return _macros(self._stacks[layer])
+
+    def plane_bytes(self, layer: int) -> tuple[int, ...]:
+        """Bytes of an expert's gate, up and down."""
+        return tuple(_plane_bytes(w) for w in self._stacks[layer])
 
     def holds(self, gate: Weight) -> bool:
         """Whether the layer with this gate stack is in tiers."""
