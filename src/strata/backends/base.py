@@ -101,6 +101,9 @@ class Backend(Protocol):
     def stamp(self) -> Stamp:
         """This moment."""
 
+    def end_prompts(self) -> None:
+        """No chunk is begun, and none follows soon: what was set aside for chunks is free. Called between steps."""
+
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host view of an input, state or output buffer."""
 

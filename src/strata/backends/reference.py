@@ -37,6 +37,9 @@ class ReferenceBackend:
         """Now."""
         return HostStamp()
 
+    def end_prompts(self) -> None:
+        """Nothing is held for prompts."""
+
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """The buffer's array."""
         return self._place(buffer)  # type: ignore[no-any-return]

@@ -82,6 +82,7 @@ class StepPlan:
     tails: tuple[ScheduledRows, ...] = ()
     prompt: PromptCursor | None = None
     started: tuple[StartedSequence, ...] = ()
+    reading: bool = False  # whether a chunk is begun or one can be, though this step may read nothing of it
 
     @property
     def idle(self) -> bool:

@@ -68,6 +68,8 @@ class Runner:
             self._pooling.pop(started.sequence, None)
             if started.pooling is not None:
                 self._pooling[started.sequence] = started.pooling
+        if not plan.reading:
+            self.backend.end_prompts()
         output = StepOutput(plan, prompt_part=plan.prompt.part if plan.prompt else 0)
         if not len(plan.decode) or plan.tails:
             self._read(plan, output)

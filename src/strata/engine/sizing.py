@@ -70,6 +70,9 @@ class CountingBackend:
         """Now."""
         return HostStamp()
 
+    def end_prompts(self) -> None:
+        """Nothing is held for prompts."""
+
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """An array of the buffer's shape over a single value."""
         self.buffers[buffer] = None

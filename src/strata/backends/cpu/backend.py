@@ -52,6 +52,9 @@ class CpuBackend:
         """Now."""
         return HostStamp()
 
+    def end_prompts(self) -> None:
+        """Nothing is held for prompts."""
+
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """The array behind an input, state, constant or output buffer."""
         if buffer not in self._arrays:

@@ -82,6 +82,11 @@ class CudaBackend:
         """A moment on the device's stream."""
         return self._clock.stamp()
 
+    def end_prompts(self) -> None:
+        """Experts may move again."""
+        if self.tier is not None and self.tier.prompts is not None:
+            self.tier.prompts.hold(False)
+
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host array of a step input or of polled memory; of anything else a DeviceArray, which copies."""
         if (block := self._block(buffer)) is not None:

@@ -37,7 +37,7 @@ class PromptExperts:
         assert places >= experts, "a layer may lack all of its experts"
         self._tables = driver.allocate(8 * layers * 3 * experts)
         self._lists = -(-(16 + 4 * experts) // 16) * 16
-        self._counts = driver.allocate_host(16)
+        self._counts = driver.allocate_host(32)  # u64 experts, bytes; u32 hold
         self._used = driver.allocate(4 * layers * experts)
         parts = [driver.allocate(place * places), place, driver.allocate(8), self._tables]
         parts += [driver.allocate(layers * self._lists), self._counts.address, self._used]
@@ -53,9 +53,19 @@ class PromptExperts:
         return None if at is None else self._tables + 8 * at * self._tier.num_experts
 
     @property
+    def hold_address(self) -> int:
+        """Of what kernels look at before they change the residency table."""
+        return self._counts.address + 16
+
+    def hold(self, held: bool) -> None:
+        """Whether experts must stay where they are: the lists of a wide chunk are made before steps that may come
+        between its layers. Counts for whatever is started from now on."""
+        self._counts.array.view(np.uint32)[4] = held
+
+    @property
     def counts(self) -> dict[str, int]:
         """What prompts have had copied."""
-        experts, nbytes = self._counts.array.view(np.uint64).tolist()
+        experts, nbytes = self._counts.array.view(np.uint64)[:2].tolist()
         return {"prompt_copies": experts, "prompt_copy_bytes": nbytes}
 
     # ---- a narrow chunk ----------------------------------------------------------------------------------------
@@ -77,7 +87,8 @@ class PromptExperts:
     # ---- a wide chunk ------------------------------------------------------------------------------------------
 
     def begin(self, layer: int) -> None:
-        """The first layer's experts, when everything that was started before is done."""
+        """The first layer's experts, when everything that was started before is done; they stay until `hold`."""
+        self.hold(True)
         self._driver.signal(self._done)
         self._driver.wait_on(self._done, COPIES)
         self._run(layer, layer, _ALL)

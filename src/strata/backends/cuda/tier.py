@@ -237,7 +237,8 @@ class ExpertTier:
 
     def _begin(self, layer: int, step: bool) -> list[Launch]:
         planes = self._stacks[0]
-        args: list[Arg] = [self.address, *ints(layer, int(step))]
+        hold = 0 if self.prompts is None else self.prompts.hold_address
+        args: list[Arg] = [self.address, *ints(layer, int(step)), pointer(hold)]
         nodes = [launch("experts_begin.cu", "begin_experts", 1, _THREADS, args, macros=_macros(planes))]
         for number, of_class in enumerate(self._classes.values()):
             args = [self.address, *ints(number, *(_plane_bytes(w) for w in of_class))]
