@@ -102,6 +102,11 @@ def launch(
     return Launch(kernel, (x, y, z), block, (*args, *more), shared, dependent, cluster, runs, ahead)
 
 
+def tensor_cores(at: Context) -> bool:
+    """Whether the device multiplies bf16, which the kernels of prompts ask for."""
+    return int(at.properties.arch.removeprefix("sm_").rstrip("a")) >= 80
+
+
 def type_macro(fmt: Format, name: str = "STRATA_TYPE") -> tuple[str, str | int]:
     """The macro that names a block format: an enumerator of QuantType."""
     return name, f"QuantType::{fmt.name}"

@@ -1,15 +1,17 @@
 """Lowering rules of keys and values: storing cells, dense attention."""
 
 from strata.backends.cuda.driver import Launch
-from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer
+from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer, tensor_cores
 from strata.backends.cuda.lower_dense import THREADS, rows_of, warps
 from strata.ops.arithmetic import ATTENTION_SPLIT
 from strata.ops.attention import Attention
 from strata.ops.buffers import Buffer
 from strata.ops.kv_store import KV_GROUP, KvStore
+from strata.ops.quantize import Quantize
 from strata.ops.rms_norm import RmsNorm
 from strata.ops.rope import Rope
-from strata.ops.step import PAGE_CELLS
+from strata.ops.sparse_attention import SparseAttention
+from strata.ops.step import CHUNK_BLOCK, PAGE_CELLS
 
 KV_TYPES = {"f32": 0, "f16": 1, "i8": 2}
 _HEADS = 4  # query heads that a thread block may take
@@ -58,8 +60,18 @@ def _(op: Attention, at: Context) -> list[Launch]:
     return attend(op, at)
 
 
+def of_prompt(op: Attention | SparseAttention, at: Context) -> bool:
+    """Whether tensor cores compute it: a prompt's blocks of 64 rows, cells of halves or int8."""
+    head_dim, rows = op.k_pool.shape[-1], op.q.shape[0]
+    known = op.k_pool.dtype == op.v_pool.dtype in ("f16", "i8")
+    room = _chunk_room(head_dim, 1) <= at.properties.shared
+    return tensor_cores(at) and rows % CHUNK_BLOCK == 0 and known and head_dim in (64, 128, 256) and room
+
+
 def attend(op: Attention, at: Context, planes: Buffer | None = None, out: bool = True) -> list[Launch]:
     """Attention to floats (`out`) and, where given, to the q8 rows `planes`."""
+    if of_prompt(op, at):
+        return [_attend_chunk(op, at), *(lower(Quantize(op.out, planes), at) if planes is not None else ())]
     num_pages, kv_heads, _, head_dim = op.k_pool.shape
     pages, rows, group = op.page_table.shape[1], rows_of(op.q, at), op.heads // kv_heads
     splits = _splits(pages * PAGE_CELLS, op.window)
@@ -90,6 +102,26 @@ def attend(op: Attention, at: Context, planes: Buffer | None = None, out: bool =
         )
         for row in range(0, rows, at_once)
     ]
+
+
+def _chunk_room(head_dim: int, heads: int) -> int:
+    """Bytes of Room of attention_prompt.cu."""
+    return 2 * CHUNK_BLOCK * (heads + 2) * (head_dim + 8)
+
+
+def _attend_chunk(op: Attention, at: Context) -> Launch:
+    """A thread block 64 rows of one or two heads."""
+    num_pages, kv_heads, _, dim = op.k_pool.shape
+    heads = 2 if op.heads // kv_heads % 2 == 0 and _chunk_room(dim, 2) <= at.properties.shared else 1
+    args = [at.live(op.q), *at.at(op.positions, op.sequences, op.page_table, op.q, op.k_pool, op.v_pool)]
+    args += at.at(op.k_scales, op.v_scales, op.out)
+    args += ints(op.heads, kv_heads, op.page_table.shape[1], op.window, num_pages)
+    args += [*floats(op.scale), pointer(at.faults)]
+    macros = [("STRATA_KV", KV_TYPES[op.k_pool.dtype]), ("STRATA_DIM", dim), ("STRATA_HEADS", heads)]
+    grid, shared = (op.heads // heads, op.q.shape[0] // CHUNK_BLOCK), _chunk_room(dim, heads)
+    return launch(
+        "attention_prompt.cu", "attention_prompt", grid, 128 * heads, args, macros=macros, shared=shared
+    )
 
 
 def _sets(head_dim: int) -> int:

@@ -1,0 +1,138 @@
+// attention_prompt: dense attention of a prompt's blocks of 64 rows on tensor cores, over cells 0 .. position (the last `window` of them,
+// when not 0). Macros: STRATA_KV (pool type), STRATA_DIM (values a head, a multiple of 64 up to 256), STRATA_HEADS (query heads of a KV
+// head that a thread block takes). Grid (heads / STRATA_HEADS, blocks of rows), 128 STRATA_HEADS threads: a warp has 16 rows of a head.
+// A tile of cells is a page; the tiles of a row, and their order, depend on its position alone.
+#include "cell_tiles.cuh"
+#include "op.cuh"
+
+using namespace strata;
+
+namespace {
+
+constexpr int D = STRATA_DIM, H = STRATA_HEADS, kThreads = 128 * H;
+constexpr int kStride = D + 8, kTiles = D / 8, kScores = kTileCells / 8;
+using Tile = CellTile<STRATA_KV, D, kThreads>;
+
+struct Room {
+  alignas(16) uint16_t query[H * 64 * kStride], keys[kTileCells * kStride], values[kTileCells * kStride];
+};
+
+__device__ __forceinline__ void stage_queries(Room& s, const float* q, size_t row_stride) {
+  for (int i = threadIdx.x; i < H * 64 * D / 4; i += kThreads) {
+    const int c = i % (D / 4) * 4, h = i / (D / 4) % H, r = i / (D / 4) / H;
+    const float4 x = *reinterpret_cast<const float4*>(q + r * row_stride + h * D + c);
+    *reinterpret_cast<uint2*>(s.query + (h * 64 + r) * kStride + c) = {pack_f16(x.x, x.y), pack_f16(x.z, x.w)};
+  }
+}
+
+// Scores of a warp's 16 rows; `seen(row, cell)` of the tile.
+template <class Seen> __device__ __forceinline__ void scores_of(const Room& s, float (&acc)[kScores][4], float scale, bool edge, Seen seen) {
+#pragma unroll 4
+  for (int k = 0; k < D; k += 16) {
+    uint32_t query[4];
+    load_left<false>(query, s.query, kStride, 16 * warp_id(), k);
+#pragma unroll
+    for (int n = 0; n < kScores; n += 2) {
+      uint32_t key[4];
+      load_right<false>(key, s.keys, kStride, 8 * n, k);
+      mma_f16(acc[n], query, key[0], key[1]);
+      mma_f16(acc[n + 1], query, key[2], key[3]);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kScores; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int r = lane_id() / 4 + e / 2 * 8, c = 8 * n + lane_id() % 4 * 2 + e % 2;
+      acc[n][e] = !edge || seen(r, c) ? acc[n][e] * scale : bits_float(0xff800000u);
+    }
+}
+
+__device__ __forceinline__ void add_values(const Room& s, float (&acc)[kTiles][4], const float (&weights)[kScores][4]) {
+#pragma unroll
+  for (int k = 0; k < kTileCells / 16; ++k) {
+    const float(&x)[4] = weights[2 * k], (&y)[4] = weights[2 * k + 1];
+    const uint32_t weight[4] = {pack_f16(x[0], x[1]), pack_f16(x[2], x[3]), pack_f16(y[0], y[1]), pack_f16(y[2], y[3])};
+#pragma unroll
+    for (int n = 0; n < kTiles; n += 2) {
+      uint32_t value[4];
+      load_right<true>(value, s.values, kStride, 8 * n, 16 * k);
+      mma_f16(acc[n], weight, value[0], value[1]);
+      mma_f16(acc[n + 1], weight, value[2], value[3]);
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, D > 128 ? 1 : 4 / H) attention_prompt(
+    const int* live, const int* positions, const int* sequences, const int* page_table, const float* q, const void* k_pool,
+    const void* v_pool, const unsigned short* k_scales, const unsigned short* v_scales, float* out, int heads, int kv_heads,
+    int pages_per_seq, int window, int num_pages, float scale, uint32_t* faults) {
+  STRATA_DYNAMIC_SHARED(shared);
+  Room& s = *reinterpret_cast<Room*>(shared);
+  dependency_wait();
+  dependency_launch();
+  const int row0 = 64 * static_cast<int>(gridDim.y - 1 - blockIdx.y);  // the most cells first
+  if (row0 + 64 > *live) return;
+  const int head = H * blockIdx.x, kv_head = head / (heads / kv_heads), position = positions[row0], sequence = sequences[row0];
+  if (position < 0 || position % 64 != 0) return report(faults, kFaultRange);
+  const int last = position / kTileCells, first = window > 0 ? max(position - window + 1, 0) / kTileCells : 0;
+  bool good = true;
+  const auto pool_row = [&](int tile) {
+    const int page = page_id(page_table, pages_per_seq, num_pages, sequence, tile);
+    good &= page >= 0;
+    return (max(page, 0) * kv_heads + kv_head) * kPageCells;
+  };
+  const size_t row_stride = static_cast<size_t>(heads) * D;
+  stage_queries(s, q + row0 * row_stride + head * D, row_stride);
+  Tile keys, values;
+  int cells = pool_row(first);
+  keys.fetch(s.keys, k_pool, k_scales, [&](int c) { return cells + c; });
+  RunningSoftmax soft;
+  float acc[kTiles][4] = {};
+  const int own = position + warp_id() % 4 * 16;  // position of the warp's first row
+  for (int t = first; t <= last; ++t) {
+    keys.template land<0>(s.keys);
+    __syncthreads();  // keys are there, values are free
+    values.fetch(s.values, v_pool, v_scales, [&](int c) { return cells + c; });
+    const int cell = t * kTileCells;
+    const bool edge = t == last || (window > 0 && cell <= position + 63 - window);
+    float scores[kScores][4] = {}, most[2], factor[2];
+    scores_of(s, scores, scale, edge, [&](int r, int c) {
+      return cell + c <= own + r && (window == 0 || cell + c > own + r - window);
+    });
+    __syncthreads();  // keys are free
+    if (t < last) {
+      cells = pool_row(t + 1);
+      keys.fetch(s.keys, k_pool, k_scales, [&](int c) { return cells + c; });
+    }
+    row_maxima(scores, most);
+#pragma unroll
+    for (int e = 0; e < 2; ++e) most[e] = fmaxf(most[e], -3.0e38f);  // a row may see nothing of a tile
+    soft.raise(most, factor);
+    soft.weigh(scores);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc[n][e] *= factor[e / 2];
+    if (t < last) {
+      values.template land<1>(s.values);
+    } else {
+      values.template land<0>(s.values);
+    }
+    __syncthreads();  // values are there
+    add_values(s, acc, scores);
+  }
+  if (!good) return report(faults, kFaultRange);
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    float sum = soft.sum[e];
+    sum += __shfl_xor_sync(kFullWarp, sum, 1);
+    sum += __shfl_xor_sync(kFullWarp, sum, 2);
+    const int r = row0 + warp_id() % 4 * 16 + lane_id() / 4 + 8 * e;
+    float* to = out + r * row_stride + (head + warp_id() / 4) * D + lane_id() % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) *reinterpret_cast<float2*>(to + 8 * n) = {div32(acc[n][2 * e], sum), div32(acc[n][2 * e + 1], sum)};
+  }
+}
