@@ -59,6 +59,18 @@ inline void mma_full(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t 
   memcpy(d, mine.d, sizeof d);
 }
 
+template <class F> inline uint32_t by_halves(uint32_t a, uint32_t b, uint32_t c, F f) {
+  uint32_t out = 0;
+  for (int i = 0; i < 32; i += 16) {
+    const auto half = [i](uint32_t v) { return half_float(static_cast<uint16_t>(v >> i)); };
+    out |= static_cast<uint32_t>(float_half(f(half(a), half(b), half(c)))) << i;
+  }
+  return out;
+}
+inline uint32_t add_halves(uint32_t a, uint32_t b) { return by_halves(a, b, 0, [](float x, float y, float) { return x + y; }); }
+inline uint32_t multiply_halves(uint32_t a, uint32_t b) { return by_halves(a, b, 0, [](float x, float y, float) { return x * y; }); }
+inline uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) { return by_halves(a, b, c, [](float x, float y, float z) { return fma32(x, y, z); }); }
+
 // Lane l gives the address of row l % 8 of matrix l / 8; lane 4 g + t gets word t of row g of every matrix.
 template <int N> struct Matrices {
   const void* row;
@@ -76,6 +88,8 @@ template <int N> inline void load_matrices(uint32_t (&r)[N], const void* p) {
   });
   memcpy(r, mine.r, sizeof r);
 }
+
+inline uint32_t shared_offset(const void* p) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p)); }
 
 template <int Bytes> inline void copy_async(void* to, const void* from) {
   if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % Bytes) emulated::emulated_fail("misaligned cp.async");
@@ -154,3 +168,5 @@ inline void scaled_halves(uint32_t codes, uint32_t scale, uint32_t& low, uint32_
 }
 
 }  // namespace strata
+
+#include "wgmma.cuh"

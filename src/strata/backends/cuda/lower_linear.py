@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from strata.backends.cuda import lower_wide, lower_wide_float
 from strata.backends.cuda.driver import Arg, Launch
+from strata.backends.cuda.grids import TABLE_WORDS
 from strata.backends.cuda.lower import FILE, Context, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_dense import THREADS, rows_of
 from strata.ops.arithmetic import segment_bounds
@@ -13,13 +15,6 @@ from strata.ops.buffers import Buffer
 from strata.ops.linear import LinearF, LinearQ
 
 _ROWS = (1, 2, 4, 8)  # rows a kernel takes at once
-TABLE_WORDS = {
-    "IQ3_XXS": 256,
-    "IQ2_S": 2048,
-    "IQ2_XXS": 512,
-    "IQ2_XS": 1024,
-    "IQ3_S": 512,
-}  # Packed<T>::kTableWords
 _PAD_BYTES = 16  # kSegmentPad of product.cuh, a segment
 _THREADS = 256  # a thread block; fewer lose (docs/measurements.md)
 _ROW_THREADS = (256, 128, 64)  # of linear_row.cu, the first that is balanced
@@ -78,7 +73,9 @@ def shared_bytes(name: str, k: int, rows: int) -> int:
 
 
 def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
-    """One launch of up to three products of the same rows with matrices of one format."""
+    """One launch of up to three products of the same rows with matrices of one format; of a chunk's rows, more."""
+    if lower_wide.applies(at):
+        return lower_wide.products(ops, at)
     fmt, k, rows = ops[0].weight.format, ops[0].weight.shape[1], rows_of(ops[0].out, at)
     room = [m for m in _ROWS if m == 1 or shared_bytes(fmt.name, k, m) <= at.properties.shared]
     m = next((m for m in room if m >= rows), room[-1])
@@ -101,7 +98,9 @@ def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
 
 
 def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:
-    """One launch of up to three products of the same float rows with matrices of one type."""
+    """One launch of up to three products of the same float rows with matrices of one type; of a chunk's rows, more."""
+    if all(lower_wide_float.applies(op, at) for op in ops):
+        return lower_wide_float.products(ops, at)
     fmt, k, rows = ops[0].weight.format, ops[0].weight.shape[1], rows_of(ops[0].out, at)
     m = next((m for m in _ROWS if m >= rows), _ROWS[-1])
     macros: list[tuple[str, str | int]] = [type_macro(fmt), ("STRATA_ROWS", m)]

@@ -1,9 +1,10 @@
 """Lowering rules of the mixture of experts: the router's choice, and the experts' products."""
 
+from strata.backends.cuda import lower_wide, lower_wide_experts
 from strata.backends.cuda.driver import Launch
+from strata.backends.cuda.grids import TABLE_WORDS
 from strata.backends.cuda.lower import Context, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_heads import by_warp
-from strata.backends.cuda.lower_linear import TABLE_WORDS
 from strata.ops.arithmetic import segment_bounds
 from strata.ops.expert_groups import GroupByExpert
 from strata.ops.experts import ExpertDown, ExpertGateUp
@@ -25,6 +26,8 @@ def _(op: Router, at: Context) -> list[Launch]:
 
 @lower.register
 def _(op: GroupByExpert, at: Context) -> list[Launch]:
+    if lower_wide.applies(at):
+        return lower_wide_experts.group(op, at)
     experts, k = op.offsets.shape[0] - 1, op.topk_ids.shape[-1]
     args = [at.live(op.topk_ids), *at.at(op.topk_ids, op.pairs, op.offsets), *ints(k, experts)]
     threads = min(1024, -(-experts // 32) * 32)
@@ -58,6 +61,8 @@ class _Shape:
 
 @lower.register
 def _(op: ExpertGateUp, at: Context) -> list[Launch]:
+    if lower_wide_experts.gate_up_applies(op, at):
+        return lower_wide_experts.gate_up(op, at)
     experts, n, hidden = op.gate.shape
     pairs = op.out.shape[0]
     s = _Shape(hidden, n, pairs, at.bucket, experts, [op.gate.format, op.up.format])
@@ -75,6 +80,8 @@ def _(op: ExpertGateUp, at: Context) -> list[Launch]:
 
 @lower.register
 def _(op: ExpertDown, at: Context) -> list[Launch]:
+    if lower_wide_experts.down_applies(op, at):
+        return lower_wide_experts.down(op, at)
     experts, n, k = op.weight.shape
     s = _Shape(k, n, op.out.shape[0], at.bucket, experts, [op.weight.format])
     rows = [pointer(0), *at.q8(op.x)] if op.x.dtype == "q8" else [*at.at(op.x), *[pointer(0)] * 3]

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from strata.backends.cuda.driver import Arg, Launch
+from strata.backends.cuda.grids import TABLE_WORDS
 from strata.backends.cuda.lower import FILE, PACKED, Context, ints, launch, pointer, type_macro
-from strata.backends.cuda.lower_linear import TABLE_WORDS, blocks_ahead, segment_count, segment_length
+from strata.backends.cuda.lower_linear import blocks_ahead, segment_count, segment_length
 from strata.backends.cuda.pattern import Product, require
 from strata.ops.buffers import Buffer
 from strata.quants import Format

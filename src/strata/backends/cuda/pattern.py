@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.fuse import Lowering, Match, Window, fusion
 from strata.backends.cuda.lower import Context, lower, pointer
+from strata.backends.cuda.lower_wide import WIDE_ROWS
 from strata.ops.buffers import Buffer, Weight
 from strata.ops.linear import LinearF, LinearQ
 from strata.ops.op import Op
@@ -99,6 +100,9 @@ def sublayer(matcher: Matcher) -> Matcher:
     one by one."""
 
     def rule(window: Window) -> Match | None:
+        first = window.at(0, Op)
+        if first is not None and first.outputs and first.outputs[0].shape[0] >= WIDE_ROWS:
+            return None  # of a prompt's rows each op has kernels of its own
         pattern = Pattern(window)
         try:
             lowering = matcher(pattern)

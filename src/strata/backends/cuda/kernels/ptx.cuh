@@ -82,6 +82,23 @@ __device__ __forceinline__ void mma_full(int (&d)[4], const uint32_t (&a)[4], ui
 #endif
 }
 
+// Two halves a word: sums, products, fused products.
+__device__ __forceinline__ uint32_t add_halves(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+__device__ __forceinline__ uint32_t multiply_halves(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+__device__ __forceinline__ uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* p) {
   const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -91,6 +108,9 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[2], const void* p) {
   const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at));
 }
+
+// Where shared memory lies in its own space.
+__device__ __forceinline__ uint32_t shared_offset(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
 // Global to shared memory; asynchronous from sm_80 on, complete after copies_wait and a barrier.
 template <int Bytes> __device__ __forceinline__ void copy_async(void* to, const void* from) {
@@ -192,3 +212,5 @@ __device__ __forceinline__ void scaled_halves(uint32_t codes, uint32_t scale, ui
 }
 
 }  // namespace strata
+
+#include "wgmma.cuh"
