@@ -4,7 +4,9 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from strata.ops.linear import LinearF, LinearQ
 from strata.ops.op import Op
 
 _SEED = 20
+_RUNNING = 8  # tokens of an answer that is under way
 _WARM_UP = 256  # tokens that are decoded before, of another part of the text
 
 
@@ -95,7 +98,8 @@ class PromptProbe:
         return np.resize(self._text[begin:], tokens).tolist()
 
     def _link_bytes(self) -> int:
-        return self._engine.tier_counts().get("copy_bytes", 0)
+        counts = self._engine.tier_counts()
+        return counts.get("copy_bytes", 0) + counts.get("prompt_copy_bytes", 0)
 
 
 def operations(op: Op, rows: int) -> int:
@@ -153,3 +157,38 @@ class ChunkTimeline:
             for name, nodes in by.items()
         ]
         return sorted(found, key=lambda k: -k.us)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A prompt read beside running answers: its time, and of each answer tokens a second and the longest gap (ms)."""
+
+    prompt: PromptTime
+    answers: tuple[tuple[float, float], ...]
+
+
+def read_beside(engine: Engine, prompt: Sequence[int], starts: Sequence[Sequence[int]]) -> Beside:
+    """Reads a prompt while answers to `starts` go on."""
+    most = engine.max_model_len - max(len(s) for s in starts) - 1
+    going = [engine.add(s, SamplingParams(max_tokens=most, ignore_eos=True)) for s in starts]
+    while any(len(r.output_token_ids) < _RUNNING for r in going):
+        engine.step()
+    request = engine.add(prompt, SamplingParams(max_tokens=1))
+    seen: list[list[float]] = [[perf_counter()] for _ in going]
+    counts = [len(r.output_token_ids) for r in going]
+    while request.finish_reason is None:
+        engine.step()
+        now = perf_counter()
+        for i, r in enumerate(going):
+            if len(r.output_token_ids) > counts[i]:
+                counts[i] = len(r.output_token_ids)
+                seen[i].append(now)
+    for r in going:
+        engine.abort(r)
+    if request.error is not None:
+        raise request.error
+    rates = tuple(
+        ((len(times) - 1) / (times[-1] - times[0]), 1e3 * max(b - a for a, b in pairwise(times)))
+        for times in seen
+    )
+    return Beside(PromptTime(len(prompt), request.timings.first_token - request.timings.arrived), rates)

@@ -49,7 +49,8 @@ class LoadedModel:
         device = getattr(self.runner.backend, "device", None)
         if isinstance(device, _native.GpuDevice):
             device.count()
-        return read_counters(self.experts.counters)
+        prompts: dict[str, int] = getattr(self.runner.backend, "prompt_counts", {})
+        return read_counters(self.experts.counters) | prompts
 
 
 def load_model(

@@ -1,6 +1,7 @@
 """Memory and lowering of the CUDA backend."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, get_args
 
@@ -83,6 +84,11 @@ class CudaBackend:
         """A moment on the device's stream."""
         return self._clock.stamp()
 
+    @property
+    def prompt_counts(self) -> dict[str, int]:
+        """Experts that prompts had copied, and their bytes."""
+        return {} if self.tier is None or self.tier.prompts is None else self.tier.prompts.counts
+
     def end_prompts(self) -> None:
         """Experts may move again."""
         if self.tier is not None and self.tier.prompts is not None:
@@ -158,6 +164,10 @@ class CudaBackend:
             self._workspace.reset()
             return lowering(context)
 
+        if arena == "chunk":  # its ops need much: all that they need is taken at once
+            with self._workspace.measured():
+                for group in found:
+                    launches(group.launches)
         lowered = [launches(g.launches) for g in found]
         experts = self._chunk_experts(program, arena)
         for group, added in zip(found, lowered, strict=True):
@@ -286,6 +296,22 @@ class Workspace:
         self._counters = Slabs(driver, 1 << 16)
         self._base = self._size = self._used = 0
         self._least = slab_bytes // 4
+        self._measuring, self._most = False, 0
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """What is taken meanwhile is only counted; afterwards there is room for the op that took most."""
+        self._measuring, self._most = True, 0
+        yield
+        self._measuring = False
+        if self._most > self._size:
+            self._size = self._most
+            self._base, self._used = self._driver.allocate(self._size), 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the largest op may have."""
+        return self._size
 
     def reset(self) -> None:
         """The next op begins."""
@@ -294,6 +320,10 @@ class Workspace:
     def take(self, nbytes: int) -> int:
         """So many bytes until the next reset."""
         wanted = -(-nbytes // 256) * 256
+        if self._measuring:
+            self._used += wanted
+            self._most = max(self._most, self._used)
+            return self._base
         if self._used + wanted > self._size:  # what was handed out before stays: it is recorded
             self._size = max(2 * self._size, wanted, self._least)
             self._base, self._used = self._driver.allocate(self._size), 0
