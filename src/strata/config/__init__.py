@@ -42,6 +42,7 @@ class EngineOptions(Settings):
         "--threads",
         "CPU threads; 0: as many as the machine grants.",
         toml="infer.threads",
+        aliases=("--cpu-threads",),
         low=0,
         high=MAX_THREADS,
     )
@@ -68,13 +69,13 @@ class EngineOptions(Settings):
         low=0,
         high=2**24,
     )
-    prefill: int = setting(
-        512,
+    prefill: str = setting(
+        "auto",
         "--prefill",
-        "Prompt tokens read at a time, in blocks of 64; 0: every token in the step form.",
+        "Prompt tokens read at a time, in blocks of 64; auto: what reads soonest; 0: every token in the step form.",
         toml="infer.prefill",
-        low=0,
-        high=65536,
+        pattern=r"auto(:[1-9]\d{1,4})?|\d{1,5}",
+        limits_text="auto, auto:MAX or a number of tokens up to 99,999",
     )
     max_num_seqs: int = setting(
         1,
@@ -158,6 +159,13 @@ class EngineOptions(Settings):
         "--cpu-share",
         "Share of the experts missing in VRAM that the CPU computes, 0 to 1; auto: by measured rates.",
         toml="memory.cpu_share",
+        in_environment=False,
+    )
+    pcie_share: str = setting(
+        "auto",
+        "--pcie-share",
+        "Share of those experts that is copied to the GPU instead: one less --cpu-share; auto: by measured rates.",
+        toml="memory.pcie_share",
         in_environment=False,
     )
     exclusive: str = setting(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from strata import log
 from strata.backends.cuda import compile as kernel_compiler
 from strata.backends.cuda.compile import Compiler
-from strata.backends.cuda.driver import DeviceProperties, HostMemory, Kernel, Launch, Source
+from strata.backends.cuda.driver import COMPUTE, DeviceProperties, HostMemory, Kernel, Launch, Source
 from strata.errors import DeviceError
 
 _OLDEST = 75  # sm_75
@@ -87,7 +87,9 @@ class NvidiaDriver:
                 f"{self.properties.name} is {self.properties.arch}; sm_{_OLDEST} is the oldest served"
             )
         check(cuda.cuCtxSetCurrent(check(cuda.cuDevicePrimaryCtxRetain(self._device), "opening the GPU")))
-        self._stream = check(cuda.cuStreamCreate(int(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)))
+        apart = int(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        self._stream = check(cuda.cuStreamCreate(apart))
+        self._streams = self._stream, check(cuda.cuStreamCreate(apart))  # COMPUTE, COPIES
         self._compiler = Compiler(self.properties.arch, cache)
         self._modules: dict[Source, Any] = {}
         self._functions: dict[tuple[Kernel, bool], Any] = {}
@@ -117,6 +119,18 @@ class NvidiaDriver:
         array = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(pointer))
         array[:] = 0
         return HostMemory(pointer, array[:nbytes])
+
+    def register(self, address: int, nbytes: int) -> int:
+        """Page-locks host memory; unlike what is allocated here it may have another address for kernels."""
+        cuda = self._cuda
+        flags = cuda.CU_MEMHOSTREGISTER_PORTABLE | cuda.CU_MEMHOSTREGISTER_DEVICEMAP
+        check(cuda.cuMemHostRegister(address, nbytes, flags), f"page-locking {nbytes / 2**30:.1f} GiB of RAM")
+        return int(check(cuda.cuMemHostGetDevicePointer(address, 0), "mapping RAM"))
+
+    def unregister(self, address: int) -> None:
+        """After everything that may read it."""
+        self.synchronize()
+        check(self._cuda.cuMemHostUnregister(address), "unlocking RAM")
 
     def free_memory(self) -> int:
         """Bytes that can still be allocated."""
@@ -237,30 +251,43 @@ class NvidiaDriver:
             seen.append([self.elapsed(a, b) for a, b in pairwise(events)])
         return [float(x) for x in np.median(np.array(seen), axis=0)]
 
-    def replay(self, graph: Any) -> None:
+    def replay(self, graph: Any, stream: int = COMPUTE) -> None:
         """Starts a graph."""
-        check(self._cuda.cuGraphLaunch(graph, self._stream), "replaying")
+        check(self._cuda.cuGraphLaunch(graph, self._streams[stream]), "replaying")
 
     def synchronize(self) -> None:
         """Waits for the stream."""
         check(self._cuda.cuStreamSynchronize(self._stream), "waiting")
 
-    def event(self) -> Any:
-        """An event without timing."""
-        return check(self._cuda.cuEventCreate(int(self._cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING)))
+    def event(self, timed: bool = False) -> Any:
+        """An event, without timing where nobody asks for it."""
+        untimed = int(self._cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        return check(self._cuda.cuEventCreate(0 if timed else untimed))
 
-    def signal(self, event: Any) -> None:
+    def signal(self, event: Any, stream: int = COMPUTE) -> None:
         """Records it on the stream."""
-        check(self._cuda.cuEventRecord(event, self._stream))
+        check(self._cuda.cuEventRecord(event, self._streams[stream]))
+
+    def wait_on(self, event: Any, stream: int = COMPUTE) -> None:
+        """Lets the stream wait."""
+        check(self._cuda.cuStreamWaitEvent(self._streams[stream], event, 0))
 
     def wait(self, event: Any) -> None:
         """Waits for its last record."""
         check(self._cuda.cuEventSynchronize(event), "waiting")
 
+    def passed(self, event: Any) -> bool:
+        """Asks without waiting."""
+        result = self._cuda.cuEventQuery(event)
+        if result[0].name == "CUDA_ERROR_NOT_READY":
+            return False
+        check(result, "asking for an event")
+        return True
+
     def mark(self) -> Any:
         """An event on the stream."""
-        event = check(self._cuda.cuEventCreate(0))
-        check(self._cuda.cuEventRecord(event, self._stream))
+        event = self.event(timed=True)
+        self.signal(event)
         return event
 
     def elapsed(self, first: Any, last: Any) -> float:
