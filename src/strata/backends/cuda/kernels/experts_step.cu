@@ -30,6 +30,12 @@ static_assert(kTop <= 31 && kFeatures % kPerWarp == 0 && kInner % 32 == 0 && kHi
 using GatePlane = ExpertPlane<STRATA_TYPE>::type;
 using UpPlane = ExpertPlane<STRATA_UP>::type;
 
+// The bytes of a chosen expert's down are brought to the cache: by the thread blocks of its rank, each a share.
+__device__ __forceinline__ void fetch_down(const uint8_t* at, uint32_t bytes) {
+  const uint32_t each = ((bytes + gridDim.x - 1) / gridDim.x + 127) / 128 * 128, begin = blockIdx.x * each;
+  if (begin < bytes) fetch_to_cache(at + begin, (bytes - begin < each ? bytes - begin : each) / 16 * 16);
+}
+
 }  // namespace
 
 extern "C" {
@@ -38,10 +44,11 @@ extern "C" {
 __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up(const int* live, const float* logits, const int8_t* q, const float* d,
                                                               const int16_t* sums, const uint64_t* gate, const uint64_t* up,
                                                               const float* gate_scale, const float* up_scale, int8_t* inner, float* inner_d,
-                                                              int16_t* inner_sums, uint32_t* faults, const uint8_t* ahead,
-    uint32_t ahead_bytes) {
+                                                              int16_t* inner_sums, const uint64_t* down, uint32_t down_bytes, uint32_t* faults,
+                                                              const uint8_t* ahead, uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   __shared__ int chosen;
+  __shared__ __align__(16) uint32_t room_of_choice[kChoiceWords];
   __shared__ __align__(16) float scratch[kUpThreads];
   __shared__ float gated[32], value[32];
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
@@ -59,9 +66,9 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   const int rank = blockIdx.y, first = blockIdx.x * 32 + warp_id() * (32 / kSegs);
   [[maybe_unused]] const int row = first + lane_id() / kSegs;
   if (warp_id() == 0) {
-    const Choice c = choose_experts<STRATA_EXPERTS>(logits, STRATA_EXPERTS, kTop, STRATA_RENORMALISE);
-    if (!c.finite) report(faults, kFaultNonFinite);
-    if (lane_id() == rank) chosen = c.id[0];
+    int mine, more;
+    if (!ranked_experts<STRATA_EXPERTS>(logits, STRATA_EXPERTS, kTop, room_of_choice, mine, more)) report(faults, kFaultNonFinite);
+    if (lane_id() == rank) chosen = mine;
   }
   stage_rows<1, kSegs>(a, q, d, sums, kHidden, 1);
   __syncthreads();
@@ -74,15 +81,25 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   uint8_t* room = shared + (reinterpret_cast<uint8_t*>(a.sums + a.blocks) - shared + 15) / 16 * 16 + warp_id() * (kGateBytes + kUpBytes);
   const Gate g(room);
   const Up u(room + kGateBytes);
-  g.weights.copy(gate_at, kInner, first), u.weights.copy(up_at, kInner, first);
+  g.weights.copy(gate_at, kInner, first), copies_group();
+  u.weights.copy(up_at, kInner, first), copies_group();
 #else
   SegmentChain<STRATA_TYPE, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, GatePlane> g(gate_at, kInner, kHidden / 32, row);
   SegmentChain<STRATA_UP, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, UpPlane> u(up_at, kInner, kHidden / 32, row);
   g.load_first(), u.load_first();
 #endif
+#if STRATA_FETCH_DOWN
+  if (down != nullptr) fetch_down(reinterpret_cast<const uint8_t*>(down[expert]), down_bytes);
+#endif
   float* mine = scratch + warp_id() * 32;
   float y[1];
+#if STRATA_STAGED
+  copies_wait_for_groups<1>();
+  __syncwarp();
+  g.chain(table, a, y);
+#else
   g.run(table, a, y);
+#endif
   add_segments<1, kSegs>(y, mine, [&](int r, int, float total) { gated[warp_id() * (32 / kSegs) + r] = total; });
   u.run(up_table, a, y);
   add_segments<1, kSegs>(y, mine, [&](int r, int, float total) { value[warp_id() * (32 / kSegs) + r] = total; });
@@ -106,6 +123,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   STRATA_DYNAMIC_SHARED(shared);
   __shared__ __align__(16) float scratch[kDownThreads];
   __shared__ float rows[kPlanes][kFeatures], weights[kTop];
+  __shared__ __align__(16) uint32_t rooms_of_choice[kPlanes][kChoiceWords];
   __shared__ __align__(16) int8_t shared_q[kInner];
   __shared__ float shared_d[kInner / 32];
   __shared__ __align__(4) int16_t shared_sums[kInner / 16];
@@ -121,7 +139,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   inner += static_cast<size_t>(step_row) * kTop * kInner, inner_d += step_row * kTop * (kInner / 32), inner_sums += step_row * kTop * (kInner / 16);
   Choice c{};
   if (plane < kTop && alive) {
-    c = choose_experts<STRATA_EXPERTS>(logits, STRATA_EXPERTS, kTop, STRATA_RENORMALISE);
+    c = choose_experts<STRATA_EXPERTS>(logits, STRATA_EXPERTS, kTop, STRATA_RENORMALISE, rooms_of_choice[plane]);
     if (plane == 0 && lane < kTop) weights[lane] = c.weight[0];
   }
   const int expert = __shfl_sync(kFullWarp, c.id[0], plane % 32);

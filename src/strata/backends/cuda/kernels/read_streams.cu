@@ -16,17 +16,39 @@ constexpr int kInjectRows = kRows * kRowBytes >= kInjectBytes ? kRows * kRowByte
 constexpr int kDownBlocks = (kRank + kRows - 1) / kRows;
 static_assert(kWidth % 32 == 0 && kAll % 4 == 0, "streams of whole blocks");
 
+// x = fma(a(i), b(i), x) for steps i = 0 .. Steps - 1 in order; the operands of the next steps are read while a batch is added.
+template <int Steps, class A, class B> __device__ __forceinline__ float chain(A a, B b) {
+  constexpr int batch = 16, whole = Steps / batch * batch;
+  float sum = 0.0f, next_a[batch], next_b[batch];
+  if constexpr (whole > 0)
+#pragma unroll
+    for (int i = 0; i < batch; ++i) next_a[i] = a(i), next_b[i] = b(i);
+#pragma unroll 1
+  for (int from = 0; from < whole; from += batch) {
+    float now_a[batch], now_b[batch];
+#pragma unroll
+    for (int i = 0; i < batch; ++i) now_a[i] = next_a[i], now_b[i] = next_b[i];
+    const int then = min(from + batch, whole - batch);  // the last batch is read twice: no branch
+#pragma unroll
+    for (int i = 0; i < batch; ++i) next_a[i] = a(then + i), next_b[i] = b(then + i);
+#pragma unroll
+    for (int i = 0; i < batch; ++i) sum = fma32(now_a[i], now_b[i], sum);
+  }
+#pragma unroll
+  for (int i = whole; i < Steps; ++i) sum = fma32(a(i), b(i), sum);
+  return sum;
+}
+
 // The dot of one row in shared memory with x: by one warp, a lane a contract lane.
 template <QuantType T> __device__ __forceinline__ float shared_dot(const uint8_t* w, const float* x) {
-  float sum = 0.0f;
-#pragma unroll 16
-  for (int i = lane_id(); i < kAll; i += 32) sum = fma32(one_value<T>(w + i * Layout<T>::bytes), x[i], sum);
-  return warp_tree_sum(sum);
+  const uint8_t* mine = w + lane_id() * Layout<T>::bytes;
+  const float* other = x + lane_id();
+  return warp_tree_sum(chain<kAll / 32>([&](int i) { return one_value<T>(mine + 32 * i * Layout<T>::bytes); }, [&](int i) { return other[32 * i]; }));
 }
 
 // The streams' norm into x [kAll], by the whole thread block; scales[c] of each stream.
 __device__ __forceinline__ void norm_streams(const float* residual, const float (&weight)[(kAll / 4 + kThreads - 1) / kThreads][4], float eps,
-                                             float* x, float* scales) {
+                                             float* x, float* scales, bool alive) {
   constexpr int kEach = (kAll / 4 + kThreads - 1) / kThreads;
   float4 value[kEach];
 #pragma unroll
@@ -34,6 +56,7 @@ __device__ __forceinline__ void norm_streams(const float* residual, const float 
     const int at = threadIdx.x + kThreads * i;
     if (at < kAll / 4) value[i] = reinterpret_cast<const float4*>(residual)[at];
   }
+  if (!alive) return;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int at = threadIdx.x + kThreads * i;
@@ -41,10 +64,9 @@ __device__ __forceinline__ void norm_streams(const float* residual, const float 
   }
   __syncthreads();
   for (int c = warp_id(); c < C; c += kThreads / 32) {
-    const float* row = x + c * kWidth;
-    float sum = 0.0f;
-#pragma unroll 16
-    for (int i = lane_id(); i < kWidth; i += 32) sum = fma32(row[i], row[i], sum);
+    const float* row = x + c * kWidth + lane_id();
+    const auto value_at = [&](int i) { return row[32 * i]; };
+    const float sum = chain<kWidth / 32>(value_at, value_at);
     const float mean = div32(warp_tree_sum(sum), static_cast<float>(kWidth));
     if (lane_id() == 0) scales[c] = div32(1.0f, sqrt32(mean + eps));
   }
@@ -93,10 +115,10 @@ __global__ void __launch_bounds__(kThreads) streams_low(const int* live, const f
   ask_ahead(ahead, ahead_bytes);
   dependency_wait();
   dependency_launch();
-  const int row = blockIdx.y;
-  if (row >= *live) return copies_wait();
-  norm_streams(residual + static_cast<size_t>(row) * kAll, weight, eps, x, scale);
+  const int row = blockIdx.y, rows = *live;  // which the first reads of the streams do not wait for
+  norm_streams(residual + static_cast<size_t>(row) * kAll, weight, eps, x, scale, row < rows);
   copies_wait();
+  if (row >= rows) return;
   __syncthreads();
   if (blockIdx.x == 0 && static_cast<int>(threadIdx.x) < C) scales[row * C + threadIdx.x] = scale[threadIdx.x];
   for (int r = warp_id(); r < count; r += kThreads / 32) {
@@ -129,10 +151,10 @@ __global__ void __launch_bounds__(128 * C) streams_mix(const int* live, const fl
   ask_ahead(ahead, ahead_bytes);
   dependency_wait();
   dependency_launch();
-  const int row = blockIdx.y;
-  if (row >= *live) return;
+  const int row = blockIdx.y, rows = *live;
   const float before = residual[(static_cast<size_t>(row) * C + c) * kWidth + feature], scale = scales[row * C + c];
   for (int i = threadIdx.x; i < kRank; i += 128 * C) x[i] = low[row * kRank + i];
+  if (row >= rows) return;
   __syncthreads();
   float acc[8] = {};
 #pragma unroll

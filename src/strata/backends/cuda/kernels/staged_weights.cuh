@@ -118,6 +118,10 @@ template <QuantType T, int M, int Segs, int Length, class P = Packed<T>> struct 
   __device__ __forceinline__ void run(const uint32_t* table, const StagedRows& a, float (&y)[M]) const {
     copies_wait();
     __syncwarp();
+    chain(table, a, y);
+  }
+  // The same of weights that are there.
+  __device__ __forceinline__ void chain(const uint32_t* table, const StagedRows& a, float (&y)[M]) const {
     const int segment = lane_id() % Segs;
 #pragma unroll
     for (int m = 0; m < M; ++m) y[m] = 0.0f;
