@@ -22,6 +22,8 @@ _ROWS = (1, 2, 4, 8)
 FLOAT_AHEAD = 20  # values of a float row that a lane has on their way
 FLOAT_STAGED = True  # whether launches of few thread blocks take whole float rows through shared memory
 _FLOAT_AHEAD_OF_MORE = 8
+SHARED_SEGMENTS = True  # whether two lanes share a segment of product_write, one row
+_HALF_WARP, _MOST_WARPS = 16, 32
 _NO_BLOCKS = "ROWS", "SEGMENTS", "AHEAD", "LENGTH"  # macros of launches without a quantised matrix
 
 
@@ -115,6 +117,22 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
     return launch("products.cu", "products", grid, _THREADS, args, macros=macros, shared=shared, reads=reads)
 
 
+def _shared_segments(at: Context, product: Product) -> tuple[int, int] | None:
+    """Threads and shared memory of product_write where two lanes share a segment of weights in shared memory: a warp a weight row, and a
+    thread block a multiprocessor where that many rows fit."""
+    n, k = product.weight.shape
+    fmt = product.weight.format
+    weights = staged_weight_bytes(fmt, k, 2) if segment_count(k) == _HALF_WARP else 0
+    if not SHARED_SEGMENTS or not weights:
+        return None
+    for warps in range(min(_MOST_WARPS, -(-n // at.properties.multiprocessors)), 3, -1):
+        shared = table_bytes(fmt) + 256 * warps + staged_bytes(k, 1)
+        shared = -(-shared // 16) * 16 + warps * weights
+        if shared <= at.properties.shared:
+            return 32 * warps, shared
+    return None
+
+
 def product_write(
     at: Context, x: list[Arg], product: Product, residual: Buffer, inject: Buffer | None, out: Buffer
 ) -> Launch:
@@ -123,21 +141,28 @@ def product_write(
     require(product.weight.format.quantised)
     streams = 0 if inject is None else inject.shape[-1]
     rows, fmt = rows_at_once(at.bucket), product.weight.format
+    if rows == 1 and (shared_rows := _shared_segments(at, product)):
+        threads, staged, share = *shared_rows, 2
+    else:
+        threads, share = _THREADS, 1
     shared = table_bytes(fmt) + 8 * _THREADS * rows + staged_bytes(k, rows)
     while rows > 1 and shared > at.properties.shared:
         rows //= 2
         shared = table_bytes(fmt) + 8 * _THREADS * rows + staged_bytes(k, rows)
-    staged = _staged(at, [product], k, shared)
+    if share == 1:
+        staged = _staged(at, [product], k, shared)
     weight = at.packed(product.weight)
     args = [at.live(out), *x, weight, *at.at(residual, inject, out), *ints(k, n)]
     macros = [
         type_macro(fmt),
         *geometry(k, rows),
         ("STRATA_STREAMS", streams),
-        ("STRATA_STAGED", int(staged > shared)),
+        ("STRATA_STAGED", int(share == 2 or staged > shared)),
+        ("STRATA_THREADS", threads),
+        ("STRATA_SHARE", share),
     ]
-    grid = -(-n // (_THREADS // 32 * (32 // segment_count(k)))), -(-at.bucket // rows)
+    grid = -(-n // (threads // 32 * (32 // segment_count(k) // share))), -(-at.bucket // rows)
     reads = [(weight, product.weight)]
     return launch(
-        "product_write.cu", "product_write", grid, _THREADS, args, macros=macros, shared=staged, reads=reads
+        "product_write.cu", "product_write", grid, threads, args, macros=macros, shared=staged, reads=reads
     )
