@@ -168,7 +168,7 @@ class _Mixer:
     def launch(self, at: Context) -> Launch:
         """A thread block a value head."""
         rule, (slots, value_heads, value_dim, key_dim) = self.rule, self.rule.state.shape
-        shared = 4 * at.bucket * (2 * key_dim + 2 * value_dim + 2)
+        shared = 4 * at.bucket * (2 * key_dim + 2 * value_dim + 3)
         require(shared <= at.properties.shared)
         step = (rule.positions, rule.sequences, rule.commits, rule.state, rule.pending)
         args = [at.live(rule.positions), *at.at(*step, self.conv.x), *at.raw(self.conv.weight)]

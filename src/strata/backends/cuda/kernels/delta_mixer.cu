@@ -9,8 +9,9 @@ using namespace strata;
 
 namespace {
 
+constexpr int power_of_two_from(int n) { return n <= 1 ? 1 : 2 * power_of_two_from((n + 1) / 2); }
 constexpr int kValueDim = STRATA_VALUE_DIM, kTaps = STRATA_KERNEL, kRows = STRATA_ROWS;
-constexpr int kThreads = 512, kWarps = kThreads / 32, kColumns = (kValueDim + kWarps - 1) / kWarps;  // columns a warp
+constexpr int kThreads = 512, kWarps = kThreads / 32, kColumns = power_of_two_from((kValueDim + kWarps - 1) / kWarps);  // columns a warp
 
 constexpr int kChannels = 2 * kKeyDim + kValueDim, kTurns = (kChannels + kThreads - 1) / kThreads;  // a head's
 
@@ -30,7 +31,7 @@ __device__ __forceinline__ int channel_of(int e, int h, int key_at, int key_widt
 
 struct HeadRows {
   float q[kRows][kKeyDim], k[kRows][kKeyDim], v[kRows][kValueDim], o[kRows][kValueDim];
-  float beta[kRows], g[kRows];
+  float beta[kRows], g[kRows], decay[kRows];
 };
 
 // A channel's taps: its weights and the values before the next row, the oldest first.
@@ -118,11 +119,12 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
       if (is_value || owner) ring.column(sequence, position + r)[c] = x;
     }
   }
-  for (int r = threadIdx.x; r < count; r += kThreads) {
+  for (int r = kThreads - 1 - static_cast<int>(threadIdx.x); r < count; r += kThreads) {  // by threads without a channel, where there are some
     const int u = (first + r) * heads + h;
     const int at = packed ? (first + r) * 2 * heads + h / packed * 2 * packed + h % packed : u;
     rows.beta[r] = sigmoid32(b[at]);
     rows.g[r] = rate_h * softplus32(a[at + packed] + bias_h);
+    rows.decay[r] = exp32(rows.g[r]);
   }
   __syncthreads();
   for (int u = warp_id(); u < 2 * count; u += kWarps) {
@@ -135,15 +137,11 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
   for (int r = 0; r < count; ++r) {
     Part key, query;
     key.load(rows.k[r]), query.load(rows.q[r]);
-    const float beta = rows.beta[r], decay = exp32(rows.g[r]);
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int v = warp_id() + kWarps * i;
-      if (v >= kValueDim) continue;
-      advance(s[i], key, rows.v[r][v], beta, decay);
-      const float o = s[i].dot(query);
-      if (lane_id() == 0) rows.o[r][v] = o;
-    }
+    const float beta = rows.beta[r], decay = rows.decay[r];
+    const int v = warp_id() + kWarps * (lane_id() / (32 / kColumns));  // this lane's column
+    advance_columns(s, key, v < kValueDim ? rows.v[r][v] : 0.0f, beta, decay);
+    const float o = column_dots(s, query);
+    if (lane_id() % (32 / kColumns) == 0 && v < kValueDim) rows.o[r][v] = o;
     float* kept = delta.kept(sequence, position + r);
     for (int i = threadIdx.x; owner && i < kKeyDim; i += kThreads) kept[key_at + i] = rows.k[r][i];
     for (int i = threadIdx.x; i < kValueDim; i += kThreads) kept[key_width + h * kValueDim + i] = rows.v[r][i];
