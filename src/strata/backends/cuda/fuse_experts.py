@@ -19,6 +19,8 @@ from strata.ops.quantize import Quantize
 from strata.ops.router import Router
 from strata.quants import Format
 
+WIDE = bool(1)  # whether IQ3_XXS has a grid for every lane (packed_signed.cuh)
+JOINT = bool(1)  # whether gate and up are computed together
 FETCH_DOWN = True  # whether gate and up ask for the chosen experts' down
 ROWS = 8  # of a step, up to which rows choose and read their experts apart: of many experts few are shared
 _MOST_EXPERTS = 31  # of a row: each has a warp of experts_down
@@ -26,7 +28,7 @@ _MOST_EXPERTS = 31  # of a row: each has a warp of experts_down
 
 def _plane_table(fmt: Format) -> int:
     """Shared memory of gate's and up's grid (packed_signed.cuh)."""
-    return 4 * 4096 if fmt.name == "IQ3_XXS" else table_bytes(fmt)
+    return 4 * (8192 if WIDE else 4096) if fmt.name == "IQ3_XXS" else table_bytes(fmt)
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,11 @@ class Experts:
         macros.append(("STRATA_INNER_STAGED", int(down_staged)))
         shared = staged if use_staged else shared
         down_bytes = down.nbytes // experts if FETCH_DOWN else 0
-        macros.append(("STRATA_FETCH_DOWN", int(FETCH_DOWN)))
+        macros += [
+            ("STRATA_FETCH_DOWN", int(FETCH_DOWN)),
+            ("STRATA_WIDE", int(WIDE)),
+            ("STRATA_JOINT", int(JOINT)),
+        ]
         args = [live, *logits, *p.planes(self.x, at), *tables[:2], *scales, *q8, tables[2]]
         args += [np.uint32(down_bytes), pointer(at.faults)]
         grid = -(-inner // 32), top, at.bucket

@@ -93,7 +93,18 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
 #endif
   float* mine = scratch + warp_id() * 32;
   float y[1];
-#if STRATA_STAGED
+#if STRATA_STAGED && STRATA_JOINT  // activations are read once for both
+  float z[1] = {};
+  copies_wait();
+  __syncwarp();
+  y[0] = 0.0f;
+#pragma unroll
+  for (int j = 0; j < STRATA_LENGTH; ++j) {
+    const int segment = lane_id() % kSegs, b = segment * STRATA_LENGTH + j;
+    block_times_rows<STRATA_TYPE, 1, GatePlane>(g.weights.block(j), table, a, b, segment, y);
+    block_times_rows<STRATA_UP, 1, UpPlane>(u.weights.block(j), up_table, a, b, segment, z);
+  }
+#elif STRATA_STAGED
   copies_wait_for_groups<1>();
   __syncwarp();
   g.chain(table, a, y);
@@ -101,7 +112,11 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   g.run(table, a, y);
 #endif
   add_segments<1, kSegs>(y, mine, [&](int r, int, float total) { gated[warp_id() * (32 / kSegs) + r] = total; });
+#if STRATA_STAGED && STRATA_JOINT
+  y[0] = z[0];
+#else
   u.run(up_table, a, y);
+#endif
   add_segments<1, kSegs>(y, mine, [&](int r, int, float total) { value[warp_id() * (32 / kSegs) + r] = total; });
   __syncthreads();
   if (warp_id() != 0) return;

@@ -44,47 +44,58 @@ template <int Each> struct ExpertKeys {
   }
 };
 
-// How many of the 32 keys in `room` come before this lane's, equal ones in the order of lanes.
-__device__ __forceinline__ int keys_before(const uint32_t* room, uint32_t mine) {
+// How many of the 32 keys in `room` are larger than this lane's.
+__device__ __forceinline__ int keys_above(const uint32_t* room, uint32_t mine) {
   int count = 0;
 #pragma unroll
   for (int j = 0; j < 32; j += 4) {
     const uint4 four = *reinterpret_cast<const uint4*>(room + j);
-    const uint32_t other[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) count += other[i] > mine || (other[i] == mine && j + i < lane_id());
+    count += (four.x > mine) + (four.y > mine) + (four.z > mine) + (four.w > mine);
   }
   return count;
+}
+
+// Whether the lanes hold 0 .. 31, in any order: whether no two of their keys are equal.
+__device__ __forceinline__ bool all_ranks(int rank) {
+#if STRATA_ARCH >= 800
+  return __reduce_or_sync(kFullWarp, 1u << rank) == kFullWarp;
+#else
+  uint32_t seen = 1u << rank;
+#pragma unroll
+  for (int half = 16; half > 0; half /= 2) seen |= __shfl_xor_sync(kFullWarp, seen, half);
+  return seen == kFullWarp;
+#endif
 }
 
 constexpr int kChoiceWords = 64;  // shared memory of a warp that chooses, on a border of 16 bytes
 
 // The k <= 32 best experts in order, a lane each, without a turn for each: the k-th of the lanes' largest keys is no larger than the k-th of
-// all, few keys reach it, and each of those counts the ones before it. False where too many do; `room` is then as it was given.
+// all, few keys reach it, and each of those counts the larger ones. False where too many reach it or two that matter are equal.
 template <int Each> __device__ __forceinline__ bool choose_by_count(const ExpertKeys<Each>& keys, int experts, int k, uint32_t* room, int& mine) {
   const int lane = lane_id();
-  const uint32_t best = keys.largest();
+  const uint32_t best = max(keys.largest(), static_cast<uint32_t>(lane));  // no finite logit has a key so small
   room[lane] = best;
   __syncwarp();
-  const uint32_t last = __ballot_sync(kFullWarp, keys_before(room, best) == k - 1);
-  const uint32_t least = room[__ffs(static_cast<int>(last)) - 1];
+  const int place = keys_above(room, best);
+  if (!all_ranks(place)) return false;
+  const uint32_t least = room[__ffs(static_cast<int>(__ballot_sync(kFullWarp, place == k - 1))) - 1];
   __syncwarp();
   int count = 0;
 #pragma unroll
   for (int i = 0; i < Each; ++i) {
     const bool in = keys.key[i] >= least && lane + 32 * i < experts;
     const uint32_t all = __ballot_sync(kFullWarp, in);
-    const int at = count + __popc(all & ((1u << lane) - 1u));  // in the order of experts
+    const int at = count + __popc(all & ((1u << lane) - 1u));
     if (in && at < 32) room[at] = keys.key[i], room[32 + at] = static_cast<uint32_t>(lane + 32 * i);
     count += __popc(all);
   }
   if (count > 32) return false;
-  if (lane >= count) room[lane] = 0, room[32 + lane] = 0;
+  if (lane >= count) room[lane] = static_cast<uint32_t>(lane), room[32 + lane] = 0;
   __syncwarp();
-  const int before = keys_before(room, room[lane]);
+  const int rank = keys_above(room, room[lane]);
   const uint32_t expert = room[32 + lane];
-  __syncwarp();
-  room[before & 31] = expert;
+  if (!all_ranks(rank)) return false;
+  room[rank] = expert;
   __syncwarp();
   mine = min(static_cast<int>(room[lane]), experts - 1);
   __syncwarp();
