@@ -99,7 +99,7 @@ def match_streams(p: Pattern) -> StreamsRead:
         p.back(len(p.ops) - 1)
         inject = None
     rank, width = down.weight.shape[0], mix.out.shape[-1]
-    require(rank % 32 == 0 and width % 32 == 0 and mix.streams in (2, 4, 8))
+    require(rank % 32 == 0 and width % 128 == 0 and mix.streams in (2, 4, 8))
     require(up.weight.format is down.weight.format and silu.divisor == mix.streams == norm.groups)
     return StreamsRead(norm, down, up, mix, inject)
 

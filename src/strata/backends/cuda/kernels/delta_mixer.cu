@@ -79,6 +79,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
     uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   HeadRows& rows = *reinterpret_cast<HeadRows*>(shared);
+  trace(0);
   dependency_settled();
   const Delta delta{{positions, sequences, *live, slots}, state, pending, key_heads, heads, kValueDim, tiled};
   const int first = blockIdx.z, h = blockIdx.x;
@@ -102,7 +103,9 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
   Part s[kColumns];
   settle_columns(delta, committed, sequence, position, h, warp_id(), kWarps, s);
   ask_ahead(ahead, ahead_bytes);
+  trace(1);
   dependency_wait();
+  trace(2);
   dependency_launch();
   // The first row's gate, for the end: a thread a value.
   const size_t first_out = (static_cast<size_t>(first) * heads + h) * kValueDim;
@@ -127,6 +130,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
     rows.decay[r] = exp32(rows.g[r]);
   }
   __syncthreads();
+  trace(3);
   for (int u = warp_id(); u < 2 * count; u += kWarps) {
     if (u % 2 == 0)
       unit_head(rows.q[u / 2], query_scale);
@@ -134,6 +138,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
       unit_head(rows.k[u / 2], 0.0f);
   }
   __syncthreads();
+  trace(4);
   for (int r = 0; r < count; ++r) {
     Part key, query;
     key.load(rows.k[r]), query.load(rows.q[r]);
@@ -151,6 +156,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
     }
   }
   __syncthreads();
+  trace(5);
   static_assert(kWarps % (kValueDim / 32) == 0, "a thread's values lie at one place of their rows");
   for (int u = warp_id(); u < count * (kValueDim / 32); u += kWarps) {
     const int r = u / (kValueDim / 32), part = u % (kValueDim / 32) * 32 + lane_id();
@@ -162,4 +168,5 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
     const size_t block = at - lane_id();
     quantize_block(value, q8 + block, q8_d + block / 32, q8_sums + block / 16);
   }
+  trace(6);
 }

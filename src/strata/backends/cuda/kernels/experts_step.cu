@@ -54,10 +54,13 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
   uint32_t* up_table = STRATA_TYPE == STRATA_UP ? table : table + GatePlane::kTableWords;
   const StagedRows a = staged_rows<1, kSegs>(reinterpret_cast<uint8_t*>(up_table + UpPlane::kTableWords), kHidden);
+  trace(0);
   GatePlane::template fill<1>(table);
   if (STRATA_TYPE != STRATA_UP) UpPlane::template fill<1>(up_table);
   ask_ahead(ahead, ahead_bytes);
+  trace(1);
   dependency_wait();
+  trace(2);
   dependency_launch();
   const int step_row = blockIdx.z;
   if (step_row >= *live) return;
@@ -71,7 +74,9 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
     if (lane_id() == rank) chosen = mine;
   }
   stage_rows<1, kSegs>(a, q, d, sums, kHidden, 1);
+  trace(3);
   __syncthreads();
+  trace(4);
   const int expert = chosen;
   const uint8_t *gate_at = reinterpret_cast<const uint8_t*>(gate[expert]), *up_at = reinterpret_cast<const uint8_t*>(up[expert]);
 #if STRATA_STAGED
@@ -95,8 +100,10 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   float y[1];
 #if STRATA_STAGED && STRATA_JOINT  // activations are read once for both
   float z[1] = {};
+  trace(5);
   copies_wait();
   __syncwarp();
+  trace(6);
   y[0] = 0.0f;
 #pragma unroll
   for (int j = 0; j < STRATA_LENGTH; ++j) {
@@ -105,8 +112,10 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
     block_times_rows<STRATA_UP, 1, UpPlane>(u.weights.block(j), up_table, a, b, segment, z);
   }
 #elif STRATA_STAGED
+  trace(5);
   copies_wait_for_groups<1>();
   __syncwarp();
+  trace(6);
   g.chain(table, a, y);
 #else
   g.run(table, a, y);
@@ -118,13 +127,16 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   u.run(up_table, a, y);
 #endif
   add_segments<1, kSegs>(y, mine, [&](int r, int, float total) { value[warp_id() * (32 / kSegs) + r] = total; });
+  trace(7);
   __syncthreads();
+  trace(8);
   if (warp_id() != 0) return;
   const float gs = gate_scale ? gate_scale[expert] : 1.0f, us = up_scale ? up_scale[expert] : 1.0f;
   const float out = silu32(gated[lane_id()] * gs) * (value[lane_id()] * us);
   if (!finite32(out)) report(faults, kFaultNonFinite);
   const size_t at = static_cast<size_t>(step_row * kTop + rank) * kInner + blockIdx.x * 32;
   quantize_block(out, inner + at, inner_d + at / 32, inner_sums + at / 16);
+  trace(9);
 }
 
 // The streams after the experts: a warp a rank (and one for the shared expert), kFeatures features a thread block, grid.z: rows; ranks are
@@ -146,6 +158,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
   uint8_t* staged = shared + 4 * kTables;
   const int plane = warp_id(), lane = lane_id(), first = blockIdx.x * kFeatures;
+  trace(0);
   Packed<STRATA_DOWN>::template fill<1>(table);
   dependency_settled();
   const int step_row = blockIdx.z;
@@ -177,7 +190,9 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   if (plane == kTop) shared_chain.load_first();
 #endif
   ask_ahead(ahead, ahead_bytes);
+  trace(1);
   dependency_wait();
+  trace(2);
   dependency_launch();
   if (!alive) return copies_wait();
   constexpr int kWriterUnits = kFeatures;
@@ -205,7 +220,9 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
     *reinterpret_cast<uint4*>(mine.codes + i * 4 + kSegmentPad * segment) = reinterpret_cast<const uint4*>(q)[i];
   }
   for (int b = lane; b < mine.blocks; b += 32) mine.scales[b] = d[b], mine.sums[b] = reinterpret_cast<const uint32_t*>(s)[b];
+  trace(3);
   __syncthreads();  // the table too
+  trace(4);
   const float scale = plane < kTop && down_scale ? down_scale[expert] : 1.0f;
   const auto store = [&](int pass) {
     return [&, pass](int r, int, float total) { rows[plane][pass * kPerWarp + r] = plane < kTop ? total * scale : total; };
@@ -230,7 +247,9 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
     }
     add_segments<1, kInnerSegs>(y, scratch + plane * 32, store(pass));
   }
+  trace(5);
   __syncthreads();
+  trace(6);
   if (plane != 0) return;
   writer.store(step_row, 1, first, kFeatures, [&](int r, int) {
     float total = 0.0f;
@@ -241,6 +260,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
 #endif
     return total;
   });
+  trace(7);
 }
 
 }  // extern "C"

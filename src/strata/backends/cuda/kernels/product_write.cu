@@ -17,6 +17,7 @@ extern "C" __global__ void __launch_bounds__(STRATA_THREADS) product_write(const
   float* scratch = reinterpret_cast<float*>(table + Packed<T>::kTableWords) + warp_id() * M * 32;
   float* totals = scratch + blockDim.x * M;
   const StagedRows a = staged_rows<M, segs>(shared + 4 * Packed<T>::kTableWords + 2 * blockDim.x * M * 4, k);
+  trace(0);
   const int first = (blockIdx.x * (blockDim.x / 32) + warp_id()) * per_warp;
 #if STRATA_SHARE == 2
   using Weights = StagedWeights<T, segs, STRATA_LENGTH, 2>;
@@ -33,7 +34,9 @@ extern "C" __global__ void __launch_bounds__(STRATA_THREADS) product_write(const
   chain.load_first();
 #endif
   Packed<T>::template fill<1>(table);
+  trace(1);
   dependency_wait();
+  trace(2);
   dependency_launch();
   const int row0 = blockIdx.y * M;
 #if STRATA_STAGED
@@ -49,9 +52,12 @@ extern "C" __global__ void __launch_bounds__(STRATA_THREADS) product_write(const
     stage_rows<M, segs>(a, q + static_cast<size_t>(row0) * k, d + static_cast<size_t>(row0) * a.blocks,
                       sums + static_cast<size_t>(row0) * 2 * a.blocks, k, rows);
   __syncthreads();
+  trace(3);
   float part[M];
   chain.run(table, a, part);
+  trace(4);
   add_segments<M, segs, STRATA_SHARE>(part, scratch, [&](int r, int m, float total) { totals[m * 32 + r] = total; });
   __syncwarp();
   writer.store(row0, rows, first, per_warp, [&](int r, int m) { return totals[m * 32 + r]; });
+  trace(5);
 }

@@ -102,6 +102,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, STRATA_BLOCKS)
     STRATA_EACH_TYPE(STRATA_COPY)
     copies_group();
   };
+  trace(0);
   if (holds_float) {
     fetch(0, 0);
   } else {
@@ -110,7 +111,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, STRATA_BLOCKS)
   }
 #define STRATA_FILL(i, T) Packed<T>::template fill<1>(table);
   STRATA_EACH_TYPE(STRATA_FILL)
+  trace(1);
   dependency_wait();
+  trace(2);
   dependency_launch();
   const int row = blockIdx.y, rows = *live;
   stage_one<kSegs, kLength>(a, q + static_cast<size_t>(row) * kValues, d + row * kBlocks, sums + row * 2 * kBlocks);
@@ -119,6 +122,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, STRATA_BLOCKS)
       reinterpret_cast<float4*>(staged_x)[i] = reinterpret_cast<const float4*>(x + static_cast<size_t>(row) * kValues)[i];
   if (row >= rows) return copies_wait();
   __syncthreads();
+  trace(3);
   int turn = 0;
   if (holds_float) {
     const Item item = item_of(0);
@@ -138,6 +142,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, STRATA_BLOCKS)
     if (item.kind < 0) break;
     copies_wait_for_groups<kStages - 1>();
     __syncwarp();
+    trace(turn < 4 ? 4 + turn : 8);
 #define STRATA_COMPUTE(i, T) \
   if (item.kind == i)        \
     compute_item<T, false>(item, item.y + static_cast<size_t>(row) * item.n, ring + slot * kStageBytes, table, a, staged_x, scratch);
@@ -147,4 +152,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, STRATA_BLOCKS)
     slot = slot + 1 == kStages ? 0 : slot + 1;
   }
   copies_wait();
+  trace(9);
 }
