@@ -198,3 +198,4 @@ inline int __all_sync(uint32_t mask, int p) { return __ballot_sync(mask, p) == m
 inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t v) { return emulated::reduce(mask, v, emulated::Larger{}); }
 inline uint32_t __reduce_min_sync(uint32_t mask, uint32_t v) { return emulated::reduce(mask, v, emulated::Smaller{}); }
 inline uint32_t __reduce_add_sync(uint32_t mask, uint32_t v) { return emulated::reduce(mask, v, emulated::Sum{}); }
+inline uint32_t __reduce_or_sync(uint32_t mask, uint32_t v) { return emulated::reduce(mask, v, emulated::Or{}); }
