@@ -15,7 +15,6 @@ from strata.engine.residency import ResidencyPolicy, start_policy
 from strata.engine.routes import RouteTracer
 from strata.engine.runner import Runner
 from strata.engine.tiering import backend_kind, make_backend, open_experts, open_tiers
-from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import Placement, StatePool
 from strata.memory.expert_store import ExpertStore, Progress, expert_layers
@@ -57,7 +56,7 @@ def load_model(
     if backend is not None and "chunk" not in backend.forms:
         options = replace(options, prefill=0)
     placement = make_plan(file, model, options, drafted, _machine(options, backend))
-    _tell(placement, backend)
+    _tell(placement)
     choice = placement.choice
     cutter = Cutter(min(options.prefill, -(-choice.context // PAGE_CELLS) * PAGE_CELLS))
     limits = Limits(choice.context, choice.sequences, cutter.chunk_rows)
@@ -93,11 +92,9 @@ def _state(model: Model, choice: Choice, resident: Residency | None) -> StatePoo
     return StatePool.create(shape, choice.pages, slots, choice.kv, resident)
 
 
-def _tell(placement: Placement, backend: Backend | None) -> None:
+def _tell(placement: Placement) -> None:
     for note in placement.notes:
         log.logger(__name__).warning("%s", note)
-    if backend is not None and backend.name == "cuda" and placement.choice.kv in ("k8v4", "q4"):
-        raise UnsupportedError(f"--kv {placement.choice.kv} is not served on a GPU; f32, f16 and int8 are")
 
 
 def _resident(placement: Placement, options: EngineOptions, backend: Backend) -> Residency | None:

@@ -9,7 +9,8 @@ from strata.backends.cuda.lower_dense import norm_row, quantize_blocks, whole_ro
 from strata.backends.cuda.lower_linear import MOST_MATRICES, floating, quantised
 from strata.ops.attention import Attention
 from strata.ops.elementwise import Add, SiluMul
-from strata.ops.kv_store import KvStore
+from strata.ops.hadamard import Hadamard
+from strata.ops.kv_store import KvStore, cell_values
 from strata.ops.linear import LinearF, LinearQ
 from strata.ops.quantize import Quantize
 from strata.ops.rms_norm import RmsNorm
@@ -62,24 +63,40 @@ def _rotated_cells(w: Window) -> Match | None:
             return None
         rotations.append(rotation)
         norms.append(norm)
-    (q, k), store = rotations, w.at(at, KvStore)
-    if store is None or store.k is not k.out or store.positions is not q.positions:
+    (q, k), turns = rotations, {op.x: op.out for op in w.run(at, Hadamard, 2)}
+    at += len(turns)
+    store = w.at(at, KvStore)
+    if store is None or store.k is not turns.get(k.out, k.out) or store.positions is not q.positions:
         return None
     alike = [(r.positions, r.table, r.head_dim, r.style) for r in rotations]
-    if alike[0] != alike[1] or store.k_pool.shape[3] != q.head_dim:
+    if alike[0] != alike[1] or cell_values(store.k_pool) != q.head_dim:
         return None
-    keys = not w.unread_after(at + 1, k.out)
-    return Match(at + 1, lambda to: rope_store((q, k), (norms[0], norms[1]), store, to, keys))
+    v = next((x for x, out in turns.items() if out is store.v), store.v)
+    count, q_out = at + 1, q.out
+    if store.k_pool.dtype == "u8":
+        turned = w.at(count, Hadamard)
+        count += 1
+        if turned is None or turned.x is not q.out or not w.unread_after(count, q.out):
+            return None
+        q_out = turned.out
+    if not all(w.unread_after(count, out) for out in turns.values()):
+        return None
+    keys = not w.unread_after(count, k.out)
+    return Match(count, lambda to: rope_store((q, k), (norms[0], norms[1]), store, v, q_out, to, keys))
 
 
 @fusion
 def _attention(w: Window) -> Match | None:
-    """Attention whose result becomes int8 blocks."""
-    first, second = w.at(0, Attention), w.at(1, Quantize)
-    if first is None or second is None or second.x is not first.out or first.k_pool.shape[3] % 32:
+    """Attention whose result [turned] becomes int8 blocks."""
+    first, turn = w.at(0, Attention), w.at(1, Hadamard)
+    if first is None or cell_values(first.k_pool) % 32 or (turn is not None and turn.x is not first.out):
         return None
-    out = not w.unread_after(2, first.out)
-    return Match(2, lambda to: attend(first, to, second.out, out))
+    count, result = (2, first.out) if turn is None else (3, turn.out)
+    last = w.at(count - 1, Quantize)
+    if last is None or last.x is not result or not (turn is None or w.unread_after(count, first.out)):
+        return None
+    out = None if w.unread_after(count, result) else result
+    return Match(count, lambda to: attend(first, to, last.out, out, turn is not None))
 
 
 @fusion
