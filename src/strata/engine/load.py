@@ -98,9 +98,9 @@ def _tell(placement: Placement) -> None:
 
 
 def _resident(placement: Placement, options: EngineOptions, backend: Backend) -> Residency | None:
-    """Which cells lie in the pretended GPU's memory; None: all, or the backend cannot tell them apart."""
+    """Which cells lie in the GPU's memory; None: all, or the backend cannot tell them apart."""
     choice = placement.choice
-    if backend.name != "sim" or choice.resident >= choice.cells:
+    if backend.name not in ("sim", "cuda") or choice.resident >= choice.cells:
         return None
     rate = options.link_limit_gbps
     return Residency(choice.resident, 1 / rate if rate else 0.0)

@@ -15,6 +15,7 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     fuse_sublayer,
     lower_attention,
     lower_dense,
+    lower_fetch,
     lower_heads,
     lower_linear,
     lower_moe,
@@ -27,7 +28,7 @@ from strata.backends.cuda.driver import Driver, Launch
 from strata.backends.cuda.fuse import Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
 from strata.backends.cuda.lower import Context, lower
-from strata.backends.cuda.memory import DeviceArray, Slabs
+from strata.backends.cuda.memory import DeviceArray, HostArray, Slabs
 from strata.backends.cuda.replay import CudaReplay, Part
 from strata.backends.cuda.weights import WeightStore
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
@@ -161,6 +162,9 @@ class CudaBackend:
         if buffer.role in ("input", "polled"):
             host = self.driver.allocate_host(buffer.nbytes)
             return host.address, host.array.view(dtype).reshape(buffer.shape)
+        if buffer.in_ram:
+            host = self.driver.allocate_host(buffer.nbytes)
+            return host.address, HostArray(self.driver, host, buffer.shape, dtype)
         address = self._states.take(buffer.nbytes)
         if buffer.data is not None:
             self.driver.upload(address, np.ascontiguousarray(buffer.data))
