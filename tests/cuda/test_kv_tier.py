@@ -1,14 +1,27 @@
-"""Groups of KV cells in slots beside pools in page-locked RAM: the bits are the CPU's whatever is resident, counts tell what
-happened, and conversations that move pages see what hosts write."""
+"""Groups of KV cells in slots beside pools in page-locked RAM: the bits are the CPU's whatever is resident, counts tell
+what happened, and conversations that move pages see what hosts write."""
+
+import random
+import sys
 
 import numpy as np
 import pytest
-from backends.test_kv_resident import BUDGET, PAGES, RATIO, ROWS, Rig
 from emulated_driver import EmulatedDriver
+from golden import ALL
 
+import models.driver
+from backends.test_kv_resident import BUDGET, PAGES, RATIO, ROWS, Rig
+from cuda.test_hybrids import TINY, mixed_steps
+from engine.recorded import Recorded
+from models.driver import Driver, digest
+from strata.backends.cpu import CpuBackend
 from strata.backends.cuda import CudaBackend
-from strata.memory.resident import forget_pages
+from strata.config import ServingOptions
+from strata.engine import Engine, Status
+from strata.engine.load import load_model
+from strata.memory.resident import forget_pages, read_kv_counts
 from strata.ops.kv_fetch import HEAD
+from strata.synth.planted import PlantedOptions, write_planted
 
 
 def device(seed=0, fused=True):
@@ -25,8 +38,8 @@ def test_bits_do_not_depend_on_what_is_resident(kv):
 
 
 class SecondChance:
-    """The policy in a few lines: a step's groups that are resident are marked, then the others find slots. Any group may
-    get any of these, so that the model goes on from what the device did."""
+    """The policy in a few lines: a step's groups that are resident are marked, then the others find slots. Any group
+    may get any of these, so that the model goes on from what the device did."""
 
     def __init__(self, clock, slots):
         self.hand, self.now = int(clock[0]), int(clock[1]) + 1
@@ -93,7 +106,7 @@ def test_groups_without_a_place_are_counted_as_streamed():
     after = rig.counts()
     counts = {name: after[name] - before[name] for name in after}
     assert sum(counts[n] for n in ("kv_hits", "kv_fetches", "kv_streamed")) == asked
-    assert counts["kv_streamed"] > 40 and ROWS * BUDGET * 6 <= asked
+    assert counts["kv_streamed"] > 40 and asked >= ROWS * BUDGET * 6
 
 
 def test_pages_that_a_host_writes_are_fetched_again():
@@ -110,3 +123,77 @@ def test_pages_that_a_host_writes_are_fetched_again():
     want = run(None, None, False)
     assert run(device(), 15 * 64, forget=True) == want
     assert run(device(), 15 * 64, forget=False) != want
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    path = tmp_path_factory.mktemp("planted") / "planted.gguf"
+    write_planted(path, PlantedOptions(geometry=TINY, gain=4.0), 2)
+    return path
+
+
+@pytest.mark.parametrize(("cells", "rows", "kv"), [(16, 8, "int8"), (48, 8, "k8v4"), (512, 1, "q4")])
+def test_fused_sublayers_of_sequences_that_share_the_slots(planted, cells, rows, kv, monkeypatch):
+    monkeypatch.setattr(models.driver, "ROWS", rows)
+    tokens = np.random.default_rng(2).integers(0, 250, 40).tolist()
+    cpu, cuda = (
+        Driver(planted, b, kv, resident=n) for b, n in ((CpuBackend(2), None), (device(seed=4), cells))
+    )
+    assert digest(mixed_steps(cuda, tokens, rows, 9)) == digest(mixed_steps(cpu, tokens, rows, 9))
+    nodes = [n.kernel.entry for n in cuda.backend.driver.launched]
+    assert nodes.count("attention_inputs") == nodes.count("kv_resolve") == nodes.count("kv_copy") == 1
+    counts = read_kv_counts(cuda.state.kv, cuda.at)
+    assert counts["kv_fetches"] > 0 and (counts["kv_streamed"] > 0) == (cells < 512)
+
+
+SMALL = {"device": "cpu", "prefill": 0, "threads": 2, "max_model_len": 192}
+
+
+def recorded(monkeypatch, resident, **options):
+    """An engine on the CPU, or with so many resident cells on the emulated device."""
+
+    def load(path, options, serving):
+        return Engine(load_model(path, options, None, device() if resident else None, serving))
+
+    monkeypatch.setattr("engine.recorded.Engine.load", load)
+    monkeypatch.setattr(sys.modules["strata.memory.plan"], "LEAST_RESIDENT", 16)
+    serving = ServingOptions(conversation_cache_mib=64)
+    return Recorded(ALL["qwen4exp"].model_path, serving, **SMALL, kv_resident=resident, **options)
+
+
+def text(seed, count):
+    return np.random.default_rng(seed).integers(0, 120, count).tolist()
+
+
+def test_conversations_that_take_turns_in_a_pool_of_one(monkeypatch):
+    """Pages leave the pool for RAM and come back; what is resident never shows."""
+
+    def talk(resident):
+        e = recorded(monkeypatch, resident, max_num_seqs=1)
+        history, found = {seed: text(seed, 70) for seed in (0, 50)}, []
+        for turn in (0, 1):
+            for seed, known in history.items():
+                result, answer, request = e.run(known, 8, turn)
+                history[seed] = known + answer + text(seed + 1 + turn, 6)
+                found.append((result, request.num_cached_tokens))
+        return found, e.engine.tier_counts()
+
+    (want, _), (got, counts) = talk(0), talk(32)
+    assert got == want and got[2][1] > 0 and got[3][1] > 0
+    assert counts["kv_fetches"] > 0
+
+
+def test_preemption_at_random(monkeypatch):
+    def play(resident):
+        e, chance = recorded(monkeypatch, resident, max_num_seqs=2), random.Random(5)
+        requests = [e.add(text(seed, 40), 24, seed) for seed in (3, 4)]
+
+        def preempt():
+            running = [r for r in e.engine.scheduler.running if r.output_token_ids]
+            if running and chance.random() < 0.15:
+                e.engine.scheduler.preempt(chance.choice(running))
+
+        return e.finish(*requests, between=preempt), [r.status for r in requests]
+
+    want, got = play(0), play(48)
+    assert got == want and got[1] == [Status.FINISHED] * 2

@@ -82,7 +82,9 @@ class Probe:
 def _random(buffer: Any, g: np.random.Generator) -> NDArray[Any]:
     count = int(np.prod(buffer.shape))
     if buffer.dtype in ("i8", "u8"):
-        return np.frombuffer(g.bytes(count), {"i8": np.int8, "u8": np.uint8}[buffer.dtype]).reshape(buffer.shape)
+        return np.frombuffer(g.bytes(count), {"i8": np.int8, "u8": np.uint8}[buffer.dtype]).reshape(
+            buffer.shape
+        )
     if buffer.dtype == "i32":
         return (np.frombuffer(g.bytes(4 * count), np.uint32) % 500).astype(np.int32).reshape(buffer.shape)
     x = np.resize(g.standard_normal(min(count, 1 << 22)).astype(np.float32), count).reshape(buffer.shape)

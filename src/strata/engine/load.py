@@ -14,7 +14,7 @@ from strata.engine.rates import set_costs
 from strata.engine.residency import ResidencyPolicy, start_policy
 from strata.engine.routes import RouteTracer
 from strata.engine.runner import Runner
-from strata.engine.tiering import backend_kind, make_backend, open_experts, open_tiers
+from strata.engine.tiering import AsksForRows, backend_kind, make_backend, open_experts, open_tiers
 from strata.gguf import ModelFile
 from strata.memory import Placement, StatePool
 from strata.memory.expert_store import ExpertStore, Progress, expert_layers
@@ -63,8 +63,11 @@ def load_model(
     files = (file, drafted or file)
     experts = None if backend else open_experts(model, files, options, placement, progress)
     if backend is None:
-        tiers = open_tiers(model, files, experts, options)
+        tiers = open_tiers(model, files, experts, options, backend_kind(options))
         backend = make_backend(options, tiers, placement)
+    elif isinstance(backend, AsksForRows):
+        tiers = open_tiers(model, files, None, options, "cuda")
+        backend.ask_for_rows({} if tiers is None else tiers.ngram)
     state = _state(model, choice, _resident(placement, options, backend))
     tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None
     runner = Runner(model, backend, state, limits, tracer)
@@ -99,11 +102,11 @@ def _tell(placement: Placement) -> None:
 
 def _resident(placement: Placement, options: EngineOptions, backend: Backend) -> Residency | None:
     """Which cells lie in the GPU's memory; None: all, or the backend cannot tell them apart."""
-    choice = placement.choice
-    if backend.name not in ("sim", "cuda") or choice.resident >= choice.cells:
+    choice, rate = placement.choice, options.link_limit_gbps
+    cells = options.kv_resident or choice.resident
+    if backend.name not in ("sim", "cuda") or cells >= choice.cells:
         return None
-    rate = options.link_limit_gbps
-    return Residency(choice.resident, 1 / rate if rate else 0.0)
+    return Residency(cells, 1 / rate if rate else 0.0)
 
 
 def _machine(options: EngineOptions, backend: Backend | None) -> hw.Machine:

@@ -1,12 +1,13 @@
 """Memory and lowering of the CUDA backend."""
 
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strata import log
+from strata import _native, log
 from strata.backends.base import Arena
 from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     ahead,
@@ -27,9 +28,10 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
 from strata.backends.cuda.driver import Driver, Launch
 from strata.backends.cuda.fuse import Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
-from strata.backends.cuda.lower import Context, lower
+from strata.backends.cuda.lower import Context, TableBox, lower
 from strata.backends.cuda.memory import DeviceArray, HostArray, Slabs
 from strata.backends.cuda.replay import CudaReplay, Part
+from strata.backends.cuda.tables import Asked, Tables
 from strata.backends.cuda.weights import WeightStore
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.program import Program
@@ -62,6 +64,7 @@ class CudaBackend:
         self._arenas: dict[Arena, tuple[int, int]] = {}  # address, bytes
         self._workspace = Workspace(driver, slab_bytes)
         self._faults = driver.allocate_host(128)
+        self._tables = Tables(driver, {}, self._weights)
         self._told = False  # whether the log has the kernels
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
@@ -85,6 +88,10 @@ class CudaBackend:
         address = self._weights.expert_table(weight)
         return DeviceArray(self.driver, address, (weight.shape[0],), np.uint64)
 
+    def ask_for_rows(self, stores: Mapping[Weight, _native.NgramStore]) -> None:
+        """Rows of these tables come from their stores; comes before programs are lowered."""
+        self._tables = Tables(self.driver, stores, self._weights)
+
     def lower(self, program: Program, arena: Arena = "step") -> CudaReplay:
         """Launches with absolute addresses, compiled and recorded."""
         assert self._arenas.get(arena, (0, 0))[1] >= program.arena_bytes, (
@@ -95,7 +102,8 @@ class CudaBackend:
         self.reserve(
             arena_bytes, arena
         )  # groups hold their buffers longer; programs lowered before keep theirs
-        context = self._context(program, self._arenas.get(arena, (0, 0))[0], offsets)
+        asked = self._tables.boxes(program, lambda: self._workspace.counters(1))
+        context = self._context(program, self._arenas.get(arena, (0, 0))[0], offsets, asked)
 
         def launches(lowering: Lowering) -> list[Launch]:
             self._workspace.reset()
@@ -111,7 +119,9 @@ class CudaBackend:
         def alone(i: int) -> list[Launch]:
             return launches(lambda at: lower(program.ops[i], at))
 
-        replay = CudaReplay(self.driver, program, parts, alone, self._inputs, self._faults)
+        replay = CudaReplay(
+            self.driver, program, parts, alone, self._inputs, self._faults, asked.tell, self._tables.failure
+        )
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
             self._told = True
             self._tell(program, replay)
@@ -126,7 +136,7 @@ class CudaBackend:
         for line in summary.paths_off(program.ops, self.driver.properties):
             logger.info("off: %s", line)
 
-    def _context(self, program: Program, arena: int, offsets: dict[Buffer, int]) -> Context:
+    def _context(self, program: Program, arena: int, offsets: dict[Buffer, int], asked: Asked) -> Context:
         def buffer_address(buffer: Buffer) -> int:
             if buffer.role == "scratch":
                 return arena + offsets[buffer]
@@ -146,6 +156,7 @@ class CudaBackend:
             self._weights.expert_table,
             self._workspace.take,
             self._workspace.counters,
+            lambda ids: asked.boxes.get(ids, TableBox()),
             self._faults.address,
         )
 

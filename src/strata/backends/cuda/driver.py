@@ -91,6 +91,10 @@ class Driver(Protocol):
     def allocate_host(self, nbytes: int) -> HostMemory:
         """Zeroed page-locked memory that kernels can read and write in place."""
 
+    def lock_host(self, address: int, nbytes: int) -> int:
+        """Page-locks memory of this process (whole pages from `address` on), which must outlive the driver; the address
+        that kernels read it at."""
+
     def free_memory(self) -> int:
         """Bytes of device memory that can still be allocated."""
 

@@ -3,10 +3,11 @@
 from itertools import takewhile
 from typing import TypeVar
 
-from strata.backends.cuda.fuse import Match, Window, fusion
+from strata.backends.cuda.fuse import Lowering, Match, Window, fusion
 from strata.backends.cuda.lower_attention import attend, rope_store
 from strata.backends.cuda.lower_dense import norm_row, quantize_blocks, whole_row
 from strata.backends.cuda.lower_linear import MOST_MATRICES, floating, quantised
+from strata.backends.cuda.pattern import Pattern, require, sublayer
 from strata.ops.attention import Attention
 from strata.ops.elementwise import Add, SiluMul
 from strata.ops.hadamard import Hadamard
@@ -46,43 +47,28 @@ def _activation(w: Window) -> Match | None:
     return Match(2, lambda to: quantize_blocks("silu_quantize", to.at(first.gate, first.up), second.out, to))
 
 
-@fusion
-def _rotated_cells(w: Window) -> Match | None:
-    """Queries and keys [normed by heads and] rotated, then stored."""
-    rotations, norms, at = [], [], 0
-    for _ in range(2):
-        norm = w.at(at, RmsNorm)
-        at += norm is not None
-        rotation = w.at(at, Rope)
-        at += 1
-        if rotation is None or (
-            norm is not None and not (norm.out is rotation.x and w.unread_after(at, norm.out))
-        ):
-            return None
-        if norm is not None and norm.weight.shape[-1] != rotation.head_dim:
-            return None
-        rotations.append(rotation)
-        norms.append(norm)
-    (q, k), turns = rotations, {op.x: op.out for op in w.run(at, Hadamard, 2)}
-    at += len(turns)
-    store = w.at(at, KvStore)
-    if store is None or store.k is not turns.get(k.out, k.out) or store.positions is not q.positions:
-        return None
-    alike = [(r.positions, r.table, r.head_dim, r.style) for r in rotations]
-    if alike[0] != alike[1] or cell_values(store.k_pool) != q.head_dim:
-        return None
+@sublayer
+def _rotated_cells(p: Pattern) -> Lowering:
+    """Queries and keys [normed by heads and] rotated, [keys and values turned,] stored; [queries turned]."""
+    (q_norm, q), (k_norm, k) = _rotation(p), _rotation(p)
+    alike = [(r.positions, r.table, r.head_dim, r.style) for r in (q, k)]
+    require(alike[0] == alike[1])
+    turns = {op.x: op.out for op in (p.maybe(Hadamard), p.maybe(Hadamard)) if op is not None}
+    store = p.need(KvStore, lambda op: op.k is turns.get(k.out, k.out) and op.positions is q.positions)
+    require(cell_values(store.k_pool) == q.head_dim)
     v = next((x for x, out in turns.items() if out is store.v), store.v)
-    count, q_out = at + 1, q.out
-    if store.k_pool.dtype == "u8":
-        turned = w.at(count, Hadamard)
-        count += 1
-        if turned is None or turned.x is not q.out or not w.unread_after(count, q.out):
-            return None
-        q_out = turned.out
-    if not all(w.unread_after(count, out) for out in turns.values()):
-        return None
-    keys = not w.unread_after(count, k.out)
-    return Match(count, lambda to: rope_store((q, k), (norms[0], norms[1]), store, v, q_out, to, keys))
+    q_out = p.need(Hadamard, lambda op: op.x is q.out).out if store.k_pool.dtype == "u8" else q.out
+    p.close(q_out, k.out)
+    keys = not p.unread(k.out)
+    return lambda to: rope_store((q, k), (q_norm, k_norm), store, v, q_out, to, keys)
+
+
+def _rotation(p: Pattern) -> tuple[RmsNorm | None, Rope]:
+    """A rotation, and the norm by heads before it."""
+    norm = p.maybe(RmsNorm)
+    rope = p.need(Rope, lambda op: norm is None or op.x is norm.out)
+    require(norm is None or norm.weight.shape[-1] == rope.head_dim)
+    return norm, rope
 
 
 @fusion

@@ -17,6 +17,7 @@ from strata.errors import DeviceError
 
 _OLDEST = 75  # sm_75
 _STATIC_SHARED = 48 << 10  # more must be asked for
+_PAGE = 4096
 
 # What a driver's code means for a user, in one line each; the code itself is added.
 _CAUSES = {
@@ -117,6 +118,13 @@ class NvidiaDriver:
         array = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(pointer))
         array[:] = 0
         return HostMemory(pointer, array[:nbytes])
+
+    def lock_host(self, address: int, nbytes: int) -> int:
+        """Page-locks and maps memory that is there."""
+        cuda, size = self._cuda, -(-nbytes // _PAGE) * _PAGE
+        flags = cuda.CU_MEMHOSTREGISTER_PORTABLE | cuda.CU_MEMHOSTREGISTER_DEVICEMAP
+        check(cuda.cuMemHostRegister(address, size, flags), f"page-locking {nbytes} bytes")
+        return int(check(cuda.cuMemHostGetDevicePointer(address, 0), "mapping page-locked memory"))
 
     def free_memory(self) -> int:
         """Bytes that can still be allocated."""

@@ -24,7 +24,8 @@ class Part:
 
 
 class CudaReplay:
-    """`parts` in order are the program; `alone`: launches of one op, where a replay begins or ends in a part."""
+    """`parts` in order are the program; `alone`: launches of one op, where a replay begins or ends in a part; `asked`:
+    ops that ask somebody on the host, and how that one is told beforehand; `failure`: what went wrong there."""
 
     def __init__(
         self,
@@ -34,9 +35,11 @@ class CudaReplay:
         alone: Callable[[int], list[Launch]],
         inputs: StepInputs,
         faults: HostMemory,
+        asked: Sequence[tuple[int, Callable[[], None]]] = (),
+        failure: Callable[[], str] = str,
     ):
         self._driver, self._program, self._parts, self._alone = driver, program, parts, alone
-        self._inputs, self._faults = inputs, faults
+        self._inputs, self._faults, self._asked, self._failure = inputs, faults, asked, failure
         self._graphs: dict[tuple[int, int], Any] = {}
         self._done = driver.event()
 
@@ -52,8 +55,15 @@ class CudaReplay:
         if part not in self._graphs:
             self._graphs[part] = self._driver.record([self._inputs.copy_launch(), *self._between(*part)])
         self._inputs.snapshot()
+        self._tell_hosts(*part)
         self._driver.replay(self._graphs[part])
         self._driver.signal(self._done)
+
+    def _tell_hosts(self, begin: int, end: int) -> None:
+        """Those whom ops of this part will ask are told that they will be."""
+        for i, tell in self._asked:
+            if begin <= i < end:
+                tell()
 
     def wait(self) -> None:
         """Until the last submitted replay of this program is done."""
@@ -72,7 +82,7 @@ class CudaReplay:
     def check(self) -> None:
         """Raises what kernels reported since the last check."""
         if bits := self.reported():
-            raise_fault(bits, self._program)
+            raise_fault(bits, self._program, self._failure())
 
     def reported(self) -> int:
         """Fault bits (native/cpu/op.h) reported since they were last read."""
@@ -86,6 +96,8 @@ class CudaReplay:
     def timeline(self, repeats: int = 5) -> list[tuple[str, str, float]]:
         """(op kinds, kernel, microseconds) of every node of the whole program, with the inputs as they are now."""
         nodes = [(self._kinds(part), n) for part in self._parts for n in part.launches]
+        for _ in range(repeats):
+            self._tell_hosts(0, len(self._program))
         times = self._driver.timeline([n for _, n in nodes], repeats)
         return [(kind, str(n.kernel), us) for (kind, n), us in zip(nodes, times, strict=True)]
 

@@ -34,7 +34,8 @@ struct Wanted {
     const int position = positions[row], blocks = (position + 1) / ratio;
     if (position < 0) return i == 0 ? -2 : -1;
     if (i < budget ? i >= min(blocks, budget) : (position + 1) % ratio == 0) return -1;
-    const int block = i < budget ? selected[static_cast<size_t>(row) * budget + i] : blocks;
+    const bool listed = i < budget && blocks > budget;  // else all blocks are wanted, and nobody wrote a list
+    const int block = listed ? selected[static_cast<size_t>(row) * budget + i] : i < budget ? i : blocks;
     if (block < 0) return -2;
     const int per_page = kPageCells / ratio, page = page_id(page_table, pages_per_seq, num_pages, sequences[row], block / per_page);
     return page < 0 ? -2 : page * per_page + block % per_page;
