@@ -193,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(256) kv_copy(
     const int group = wanted.group(u / (budget + 1), u % (budget + 1));
     streamed += group >= 0 && table[group] == 0;
   }
-  streamed = static_cast<int>(__reduce_add_sync(kFullWarp, static_cast<uint32_t>(streamed)));
+  for (int half = 16; half > 0; half /= 2) streamed += __shfl_xor_sync(kFullWarp, streamed, half);
   if (lane_id() != 0 || streamed == 0) return;
   atomicAdd(counts + kStreamed, static_cast<Counter>(streamed));
   atomicAdd(counts + kHits, 0ull - static_cast<Counter>(streamed));

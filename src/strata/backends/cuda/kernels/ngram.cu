@@ -104,7 +104,7 @@ __global__ void table_rows(const int* live, const int* index, const uint8_t* tab
   const int row = index[u], bytes = blocks * F::bytes;
   if (row < 0 || row >= rows) return report(faults, kFaultRange);
   const uint8_t* from = table + static_cast<size_t>(box == nullptr ? row : u) * bytes;
-  const int before = static_cast<int>(reinterpret_cast<uintptr_t>(from) & 15);
+  const int before = static_cast<int>(reinterpret_cast<uint64_t>(from) & 15);
   const uint32_t* words = reinterpret_cast<const uint32_t*>(from - before);
   for (int i = before / 4 + lane_id(); i < (before + bytes + 3) / 4; i += 32) reinterpret_cast<uint32_t*>(mine)[i] = __ldcv(words + i);
   __syncwarp();
