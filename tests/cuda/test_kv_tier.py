@@ -16,6 +16,7 @@ from engine.recorded import Recorded
 from models.driver import Driver, digest
 from strata.backends.cpu import CpuBackend
 from strata.backends.cuda import CudaBackend
+from strata.bench.probe import Probe
 from strata.config import ServingOptions
 from strata.engine import Engine, Status
 from strata.engine.load import load_model
@@ -181,6 +182,21 @@ def test_conversations_that_take_turns_in_a_pool_of_one(monkeypatch):
     (want, _), (got, counts) = talk(0), talk(32)
     assert got == want and got[2][1] > 0 and got[3][1] > 0
     assert counts["kv_fetches"] > 0
+
+
+def test_a_filled_context_is_that_of_the_cpu(monkeypatch):
+    """--fill-context writes the pools in RAM, twice: what was resident is fetched again."""
+    found = []
+    for resident in (0, 64):
+        probe = Probe(recorded(monkeypatch, resident, max_num_seqs=1).engine._loaded)
+        probe.loaded.runner.watch = lambda s, p, logits: found.append(np.array(logits).tobytes())
+        for cells in (150, 150):
+            probe.fill(cells)
+            probe.tokens[:] = 3
+            probe.step(cells)
+            monkeypatch.setattr("strata.bench.probe._SEED", 2)
+        monkeypatch.setattr("strata.bench.probe._SEED", 1)
+    assert found[:2] == found[2:] and found[0] != found[1]
 
 
 def test_preemption_at_random(monkeypatch):
