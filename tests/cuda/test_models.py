@@ -32,7 +32,7 @@ def test_goldens(name, backend):
     assert digest(device, tokens) != digest(cpu, [*tokens[:-1], tokens[-1] ^ 1])
 
 
-@pytest.mark.parametrize("kv", ["f32", "int8"])
+@pytest.mark.parametrize("kv", ["f32", "int8", "k8v4", "q4"])
 def test_key_and_value_types(kv, tiny_llama, tokens, backend):
     cpu, device = engines(tiny_llama, backend, kv=kv)
     assert digest(device, tokens[:70]) == digest(cpu, tokens[:70])

@@ -187,7 +187,8 @@ class EngineOptions(Settings):
     ngram_table: str = setting(
         "auto",
         "--ngram-table",
-        "Where rows of the n-gram table come from; auto: the file's map, or direct reads where experts are read.",
+        "Where rows of the n-gram table come from; auto: the file's map, or direct reads where experts are read; "
+        "on a GPU RAM up to 256 MiB, else direct reads.",
         toml="memory.ngram_table",
         in_environment=False,
         choices=("auto", "ram", "map", "direct"),

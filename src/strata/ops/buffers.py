@@ -37,6 +37,7 @@ class Buffer:
     role: Role = "scratch"
     data: NDArray[np.generic] | None = None
     live: "Buffer | None" = None  # i32 [1]: how many of the rows (first dimension) a step uses
+    in_ram: bool = False  # of `state`: a device keeps it in page-locked RAM and works on it there
 
     @property
     def nbytes(self) -> int:

@@ -73,6 +73,7 @@ EMULATED_VECTORS(unsigned char, uchar, 1)
 template <class T> inline T __ldg(const T* p) { return *p; }
 template <class T> inline T __ldcg(const T* p) { return *p; }
 template <class T> inline T __ldcs(const T* p) { return *p; }
+template <class T> inline T __ldcv(const T* p) { return *static_cast<const volatile T*>(p); }
 template <class T> inline void __stcg(T* p, T v) { *p = v; }
 template <class T> inline void __stcs(T* p, T v) { *p = v; }
 template <class A, class B> inline std::common_type_t<A, B> min(A a, B b) { return a < b ? a : b; }

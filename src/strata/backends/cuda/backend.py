@@ -1,6 +1,6 @@
 """Memory and lowering of the CUDA backend."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, get_args
@@ -19,6 +19,7 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     fuse_sublayer,
     lower_attention,
     lower_dense,
+    lower_fetch,
     lower_heads,
     lower_linear,
     lower_moe,
@@ -31,10 +32,11 @@ from strata.backends.cuda.clock import Clock, EventStamp
 from strata.backends.cuda.driver import Driver, Launch
 from strata.backends.cuda.fuse import Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
-from strata.backends.cuda.lower import Context, lower
-from strata.backends.cuda.memory import DeviceArray, Slabs
+from strata.backends.cuda.lower import Context, TableBox, lower
+from strata.backends.cuda.memory import DeviceArray, HostArray, Slabs
 from strata.backends.cuda.prompt_experts import NARROW_ROWS
 from strata.backends.cuda.replay import CudaReplay, Part
+from strata.backends.cuda.tables import Asked, Tables
 from strata.backends.cuda.tier import ExpertTier, TierOptions
 from strata.backends.cuda.weights import WeightStore
 from strata.hw import Gpu
@@ -71,6 +73,7 @@ class CudaBackend:
         self._workspace = Workspace(driver, slab_bytes)
         self._faults = {arena: driver.allocate_host(128) for arena in get_args(Arena)}
         self._clock = Clock(driver)
+        self._tables = Tables(driver, {}, self._weights)
         self._told = False  # whether the log has the kernels
         self.tier: ExpertTier | None = None  # None: all experts lie in the GPU's memory
 
@@ -122,6 +125,10 @@ class CudaBackend:
         address = self._expert_table(weight)
         return DeviceArray(self.driver, address, (weight.shape[0],), np.uint64)
 
+    def ask_for_rows(self, stores: Mapping[Weight, _native.NgramStore]) -> None:
+        """Rows of these tables come from their stores; comes before programs are lowered."""
+        self._tables = Tables(self.driver, stores, self._weights)
+
     def hold_experts(self, experts: ExpertTiers, options: TierOptions) -> None:
         """From now on these experts lie in RAM and in slots; comes before programs are lowered."""
         self._weights.far = True
@@ -158,7 +165,8 @@ class CudaBackend:
         self.reserve(
             arena_bytes, arena
         )  # groups hold their buffers longer; programs lowered before keep theirs
-        context = self._context(program, arena, offsets)
+        asked = self._tables.boxes(program, lambda: self._workspace.counters(1))
+        context = self._context(program, arena, offsets, asked)
 
         def launches(lowering: Lowering) -> list[Launch]:
             self._workspace.reset()
@@ -183,7 +191,10 @@ class CudaBackend:
             return launches(lambda at: lower(program.ops[i], at))
 
         blocks = self._inputs if arena == "chunk" else self._inputs[:1]
-        replay = CudaReplay(self.driver, program, parts, alone, tuple(blocks), self._faults[arena], self.tier)
+        replay = CudaReplay(
+            self.driver, program, parts, alone, tuple(blocks), self._faults[arena], self.tier, asked.tell,
+            self._tables.failure,
+        )  # fmt: skip
         if experts and program.bucket > NARROW_ROWS:
             replay.stream(self._expert_ops(program))
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
@@ -235,7 +246,7 @@ class CudaBackend:
         for line in summary.paths_off(program.ops, self.driver.properties):
             logger.info("off: %s", line)
 
-    def _context(self, program: Program, arena: Arena, offsets: dict[Buffer, int]) -> Context:
+    def _context(self, program: Program, arena: Arena, offsets: dict[Buffer, int], asked: Asked) -> Context:
         base = self._arenas.get(arena, (0, 0))[0]
 
         def buffer_address(buffer: Buffer) -> int:
@@ -257,6 +268,7 @@ class CudaBackend:
             lambda weight: self._expert_table(weight, arena),
             self._workspace.take,
             self._workspace.counters,
+            lambda ids: asked.boxes.get(ids, TableBox()),
             self._faults[arena].address,
             self.tier if arena == "step" else None,
         )
@@ -282,6 +294,9 @@ class CudaBackend:
         if buffer.role in ("input", "polled"):
             host = self.driver.allocate_host(buffer.nbytes)
             return host.address, host.array.view(dtype).reshape(buffer.shape)
+        if buffer.in_ram:
+            host = self.driver.allocate_host(buffer.nbytes)
+            return host.address, HostArray(self.driver, host, buffer.shape, dtype)
         address = self._states.take(buffer.nbytes)
         if buffer.data is not None:
             self.driver.upload(address, np.ascontiguousarray(buffer.data))

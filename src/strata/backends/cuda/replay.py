@@ -29,7 +29,8 @@ class Part:
 class CudaReplay:
     """`parts` in order are the program; `alone`: launches of one op, where a replay begins or ends in a part.
     `inputs`: the first block is copied by every replay; the others, whose content stays from a program's first part to
-    its last, by those that begin with the first op."""
+    its last, by those that begin with the first op. `asked`: ops that ask somebody on the host, and how that one is
+    told beforehand; `failure`: what went wrong there."""
 
     def __init__(
         self,
@@ -40,9 +41,12 @@ class CudaReplay:
         inputs: Sequence[StepInputs],
         faults: HostMemory,
         tier: ExpertTier | None = None,
+        asked: Sequence[tuple[int, Callable[[], None]]] = (),
+        failure: Callable[[], str] = str,
     ):
         self._driver, self._program, self.parts, self._alone = driver, program, parts, alone
         self._inputs, self._faults, self._tier = inputs, faults, tier
+        self._asked, self._failure = asked, failure
         self._number = 0  # of the last replay, as the tier counts them
         self._graphs: dict[tuple[int, int], Any] = {}
         self._streamed: dict[int, int] = {}
@@ -98,6 +102,7 @@ class CudaReplay:
             block.snapshot()
         if self._tier is not None:
             self._number = self._tier.device.started()
+        self._tell_hosts(begin, end)
         self._driver.replay(graph)
 
     def prepare(self, begin: int = 0, end: int | None = None) -> None:
@@ -115,6 +120,12 @@ class CudaReplay:
 
     def _blocks(self, begin: int) -> Sequence[StepInputs]:
         return self._inputs if begin == 0 else self._inputs[:1]
+
+    def _tell_hosts(self, begin: int, end: int) -> None:
+        """Those whom ops of this part will ask are told that they will be."""
+        for i, tell in self._asked:
+            if begin <= i < end:
+                tell()
 
     def wait(self) -> None:
         """Until the last submitted replay of this program is done."""
@@ -141,7 +152,7 @@ class CudaReplay:
     def check(self) -> None:
         """Raises what kernels reported since the last check."""
         if bits := self.reported():
-            raise_fault(bits, self._program)
+            raise_fault(bits, self._program, self._failure())
 
     def reported(self) -> int:
         """Fault bits (native/cpu/op.h) reported since they were last read."""
@@ -155,6 +166,8 @@ class CudaReplay:
     def timeline(self, repeats: int = 5) -> list[tuple[str, str, float]]:
         """(op kinds, kernel, microseconds) of every node of the whole program, with the inputs as they are now."""
         nodes = [(self._kinds(part), n) for part in self.parts for n in part.launches]
+        for _ in range(repeats):
+            self._tell_hosts(0, len(self._program))
         times = self._driver.timeline([n for _, n in nodes], repeats)
         return [(kind, str(n.kernel), us) for (kind, n), us in zip(nodes, times, strict=True)]
 
