@@ -48,6 +48,9 @@ class CpuBackend:
     def feed(self, ids: Buffer, tokens: Buffer) -> None:
         """Nothing: programs do not run ahead."""
 
+    def close(self) -> None:
+        """Nothing: memory goes with the last who holds it."""
+
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """The array behind an input, state, constant or output buffer."""
         if buffer not in self._arrays:

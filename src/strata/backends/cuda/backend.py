@@ -63,6 +63,10 @@ class CudaBackend:
         self._faults = driver.allocate_host(128)
         self._told = False  # whether the log has the kernels
 
+    def close(self) -> None:
+        """Gives the device back."""
+        self.driver.close()
+
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host array of a step input or of polled memory; of anything else a DeviceArray, which copies."""
         if buffer.role == "input" and self._inputs.fits(buffer):
