@@ -48,7 +48,9 @@ def on_device(tiny_path, serving):
         def load():
             life = left.pop(0)
             if life is None:
-                raise DeviceError("no NVIDIA GPU is visible; --device cpu runs without one (opening the GPU: 100)")
+                raise DeviceError(
+                    "no NVIDIA GPU is visible; --device cpu runs without one (opening the GPU: 100)"
+                )
             drivers.append(FailingDriver(life))
             options = EngineOptions(device="cpu", prefill=0, max_model_len=256)
             return Engine(load_model(tiny_path, options, None, CudaBackend(drivers[-1], slab_bytes=1 << 20)))
@@ -92,7 +94,9 @@ def test_all_open_requests_are_told(on_device):
         thread.join()
     lost = [a for a in answers if a[0] == 503]
     assert lost and all(a["error"]["message"] == LOST for _, a in lost)
-    assert all(status == 200 for status, _ in answers if status != 503), "those that came after it were served"
+    assert all(status == 200 for status, _ in answers if status != 503), (
+        "those that came after it were served"
+    )
 
 
 def test_a_stream_ends_with_the_error(on_device):
