@@ -45,7 +45,7 @@ class Planted(Source):
 
 
 def run(report: Report) -> None:
-    path = _file()
+    path = planted_file()
     want = _child([], "steps", str(path))
     cpu = digest_of(path, None)
     report["plain"] = want | {"cpu": cpu, "equal": want["digest"] == cpu}
@@ -63,7 +63,7 @@ def run(report: Report) -> None:
         say(f"{tool}: clean {clean}, sees a planted fault {planted['rc'] == FOUND}, {found['end'][-300:]}")
 
 
-def _file() -> Path:
+def planted_file() -> Path:
     """One layer with the delta rule and one with attention; the n-gram layer is the first."""
     path = WORK / "planted-2.gguf"
     if not path.exists():
