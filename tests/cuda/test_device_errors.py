@@ -163,4 +163,6 @@ def test_the_command_prints_one_line(monkeypatch, capfd):
     with pytest.raises(SystemExit) as left:
         main(["run", "--model", model, "--device", "cuda", "hello"])
     assert left.value.code == 1
-    assert capfd.readouterr().err == "strata: error: no NVIDIA GPU is visible; --device cpu runs without one\n"
+    assert (
+        capfd.readouterr().err == "strata: error: no NVIDIA GPU is visible; --device cpu runs without one\n"
+    )

@@ -116,6 +116,7 @@ class Runner:
             if not self._ahead.taken:
                 self.write_rows(plan).submit()
             self.programs.sampler.submit()
+            self._samples.counted()
             self.commit_one(decode.sequences)
             if plan.prompt is None:  # a chunk has the same logits, and its faults would be mistaken
                 self._ahead.begin(decode)
@@ -251,6 +252,8 @@ class Runner:
             tokens = self.published()
         except FaultError as fault:
             tokens = self._without_faults(sequences, fault, output)
+        finally:
+            self._samples.counted()
         return self._sampled(sequences, positions, tokens, output)
 
     def _sampled(self, sequences: Ints, positions: Ints, tokens: Ints, output: StepOutput) -> Ints:
