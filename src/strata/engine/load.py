@@ -7,6 +7,7 @@ from strata import hw, log
 from strata.backends import Backend
 from strata.config import EngineOptions, ServingOptions
 from strata.engine.assemble import Around, assemble
+from strata.engine.offload import split
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, make_plan, open_with_draft
 from strata.engine.programs import Limits
@@ -66,6 +67,7 @@ def load_model(
     if backend is None:
         tiers = open_tiers(model, files, experts, options)
         backend = make_backend(options, tiers, placement)
+    backend = split(backend, placement.offloaded, options)
     state = _state(model, choice, _resident(placement, options, backend))
     tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None
     runner = Runner(model, backend, state, limits, tracer)

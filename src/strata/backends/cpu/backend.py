@@ -59,6 +59,10 @@ class CpuBackend:
             )
         return self._arrays[buffer]
 
+    def adopt(self, buffer: Buffer, array: NDArray[Any]) -> None:
+        """From now on the buffer lies there; comes before anything of it is lowered."""
+        self._arrays[buffer] = array
+
     def expert_table(self, weight: Weight) -> NDArray[np.uint64]:
         """Where kernels look up the experts of a stack, uint64 [num_experts]; entries may change between steps."""
         if weight not in self._expert_tables:
