@@ -12,7 +12,7 @@ from strata import hw
 from strata.backends.cuda import CudaBackend
 from strata.backends.split import SplitReplay
 from strata.config import EngineOptions
-from strata.engine import Engine, SamplingParams
+from strata.engine import Engine, Pooling, SamplingParams
 from strata.engine.load import load_model
 from strata.engine.offload import layer_bytes
 from strata.engine.planning import plan_file
@@ -127,6 +127,26 @@ def play_two(engine, damaged=None):
             cells[[page]] = np.full((1, *cells.shape[1:]), np.nan, cells.dtype)
         engine.step()
     return pair
+
+
+def test_prompts_in_the_chunk_form(tiny):
+    """A chunk's parts end between layers, at the cut too."""
+    cpu, split = engines(tiny, 1, prefill=64)
+    tokens = np.random.default_rng(3).integers(0, 300, 150).tolist()
+    assert logits(split, tokens).tobytes() == logits(cpu, tokens).tobytes()
+    assert play(split) == play(cpu)
+
+
+def test_features_of_rows(tiny):
+    """Embeddings read what the head reads."""
+    vectors = []
+    for engine in engines(tiny, 1):
+        pooling = Pooling("mean")
+        engine.add(list(range(5, 45)), SamplingParams(max_tokens=1), pooling=pooling)
+        while engine.has_work:
+            engine.step()
+        vectors.append(pooling.vector())
+    assert vectors[0].tobytes() == vectors[1].tobytes()
 
 
 # ---- the plan --------------------------------------------------------------------------------------------------

@@ -64,8 +64,9 @@ class SplitBackend:
         if cut is None:
             return self.device.lower(program, arena)
         first, crossing, second = parts(program, cut)
+        device = self.device.lower(second, arena)  # places the inputs that it reads
         self._share(first)
-        host, device = self._host.lower(first, arena), self.device.lower(second, arena)
+        host = self._host.lower(first, arena)
         assert isinstance(host, PeekingReplay)
         crossings = [Crossing(host.peek(was), self.device.array(now)) for was, now in crossing.items()]
         return SplitReplay(cut, len(program), host, device, self.array(_live(crossing)), crossings)

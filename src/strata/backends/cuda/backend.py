@@ -126,6 +126,7 @@ class CudaBackend:
 
         blocks = self._inputs if arena == "chunk" else self._inputs[:1]
         replay = CudaReplay(self.driver, program, parts, alone, tuple(blocks), self._faults[arena])
+        replay.scratch = context.buffer
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
             self._told = True
             self._tell(program, replay)

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strata.backends.base import raise_fault
 from strata.backends.cuda.driver import Driver, HostMemory, Launch
 from strata.backends.cuda.inputs import StepInputs
+from strata.ops.buffers import NUMPY_DTYPES, Buffer
 from strata.ops.program import Program
 
 _NO_FAULTS = bytes(128)
@@ -41,6 +43,14 @@ class CudaReplay:
         self._inputs, self._faults = inputs, faults
         self._graphs: dict[tuple[int, int], Any] = {}
         self._done = driver.event()
+        self.scratch: Callable[[Buffer], int] | None = None  # addresses, once it is lowered
+
+    def peek(self, buffer: Buffer) -> NDArray[Any]:
+        """A copy of a scratch buffer, where no fused kernel kept it to itself."""
+        assert self.scratch is not None
+        out = np.empty(buffer.shape, NUMPY_DTYPES[buffer.dtype])
+        self._driver.download(self.scratch(buffer), out)
+        return out
 
     def run(self, begin: int = 0, end: int | None = None) -> None:
         """Ops [begin, end): starts them and waits; raises FaultError when a kernel reported one."""
