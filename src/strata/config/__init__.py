@@ -29,6 +29,16 @@ class EngineOptions(Settings):
         pattern=r"auto|cpu|cuda|(cuda:)?\d{1,3}",
         limits_text="auto, cpu, cuda, cuda:N or N",
     )
+    offload_layers: str = setting(
+        "auto",
+        "--offload-layers",
+        "First layers of a dense model, that the CPU computes beside a GPU; auto: as many as the GPU's memory cannot "
+        "hold.",
+        toml="gpu.offload_layers",
+        in_environment=False,
+        pattern=r"auto|\d{1,4}",
+        limits_text="auto or a number",
+    )
     backend: str = setting(
         "auto",
         "--backend",

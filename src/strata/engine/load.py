@@ -8,6 +8,7 @@ from strata.backends import Backend
 from strata.config import EngineOptions, ServingOptions
 from strata.engine.assemble import Around, assemble
 from strata.engine.gpu_experts import hold_experts, set_gpu_costs
+from strata.engine.offload import split
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, make_plan, open_with_draft
 from strata.engine.programs import NARROW_CHUNKS, Limits
@@ -87,6 +88,7 @@ def load_model(
     elif isinstance(backend, AsksForRows):
         tiers = open_tiers(model, files, None, options, "cuda")
         backend.ask_for_rows({} if tiers is None else tiers.ngram)
+    backend = split(backend, placement.offloaded, options)
     state = _state(model, choice, _resident(placement, options, backend))
     tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None
     runner = Runner(model, backend, state, limits, tracer)

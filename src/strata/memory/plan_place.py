@@ -23,6 +23,7 @@ class Placement:
     lent: int  # of the expert cache, to a prompt while it is read
     pinned: int  # of RAM, to be page-locked
     notes: tuple[str, ...] = ()
+    offloaded: int = 0  # layers, the first ones, that the CPU computes beside the GPU
 
 
 def place(model: ModelSizes, machine: Machine, options: PlanOptions, choice: Choice) -> Placement:

@@ -97,6 +97,10 @@ class CudaBackend:
         if self.tier is not None and self.tier.prompts is not None:
             self.tier.prompts.hold(False)
 
+    def close(self) -> None:
+        """Gives the device back."""
+        self.driver.close()
+
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host array of a step input or of polled memory; of anything else a DeviceArray, which copies."""
         if (block := self._block(buffer)) is not None:
@@ -195,6 +199,7 @@ class CudaBackend:
             self.driver, program, parts, alone, tuple(blocks), self._faults[arena], self.tier, asked.tell,
             self._tables.failure,
         )  # fmt: skip
+        replay.scratch = context.buffer
         if experts and program.bucket > NARROW_ROWS:
             replay.stream(self._expert_ops(program))
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:

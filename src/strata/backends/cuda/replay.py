@@ -6,12 +6,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strata.backends.base import raise_fault
 from strata.backends.cuda.driver import Driver, HostMemory, Launch
 from strata.backends.cuda.inputs import StepInputs
 from strata.backends.cuda.prompt_experts import PromptExperts
 from strata.backends.cuda.tier import ExpertTier
+from strata.ops.buffers import NUMPY_DTYPES, Buffer
 from strata.ops.program import Program
 
 _NO_FAULTS = bytes(128)
@@ -51,6 +53,14 @@ class CudaReplay:
         self._graphs: dict[tuple[int, int], Any] = {}
         self._streamed: dict[int, int] = {}
         self._done = driver.event()
+        self.scratch: Callable[[Buffer], int] | None = None  # addresses, once it is lowered
+
+    def peek(self, buffer: Buffer) -> NDArray[Any]:
+        """A copy of a scratch buffer, where no fused kernel kept it to itself."""
+        assert self.scratch is not None
+        out = np.empty(buffer.shape, NUMPY_DTYPES[buffer.dtype])
+        self._driver.download(self.scratch(buffer), out)
+        return out
 
     def run(self, begin: int = 0, end: int | None = None) -> None:
         """Ops [begin, end): starts them and waits; raises FaultError when a kernel reported one."""
