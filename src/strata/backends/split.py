@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from strata.backends.base import Arena, Backend, PeekingReplay, Replay
+from strata.backends.base import Arena, Backend, PeekingReplay, Replay, Stamp
 from strata.errors import UnsupportedError
 from strata.ops.buffers import Buffer
 from strata.ops.op import Op
@@ -43,6 +43,14 @@ class SplitBackend:
 
     def feed(self, ids: Buffer, tokens: Buffer) -> None:
         """Nothing: programs do not run ahead."""
+
+    def stamp(self) -> Stamp:
+        """This moment on the device, which comes after the host's part."""
+        return self.device.stamp()
+
+    def end_prompts(self) -> None:
+        """What the device set aside is free."""
+        self.device.end_prompts()
 
     def close(self) -> None:
         """Gives both back."""
@@ -100,6 +108,11 @@ class SplitReplay:
         """Both parts as far as they are asked for; raises what either reports."""
         if self._run_host(begin, end):
             self._device.run(*self._of_device(begin, end))
+
+    def prepare(self, begin: int = 0, end: int | None = None) -> None:
+        """What the device's part needs."""
+        if end is None or end > self._cut:
+            self._device.prepare(*self._of_device(begin, end))
 
     def submit(self, begin: int = 0, end: int | None = None) -> None:
         """Runs the host's part and starts the device's."""
