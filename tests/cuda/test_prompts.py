@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from emulated_driver import EmulatedDriver
+from late_driver import LateDriver
 
 from strata.backends.cuda import CudaBackend
 from strata.config import EngineOptions
@@ -19,8 +20,8 @@ WHOLE = ["llama", "qwen4exp-quantised"]
 BOUND = 2e-3  # NRMSE between devices (docs/contract.md)
 
 
-def device():
-    return CudaBackend(EmulatedDriver(), slab_bytes=1 << 20, input_bytes=1 << 18)
+def device(driver=EmulatedDriver):
+    return CudaBackend(driver(), slab_bytes=1 << 20, input_bytes=1 << 18)
 
 
 def engine(name, backend=None, **more):
@@ -85,13 +86,17 @@ def test_steps_between_the_layers_of_a_chunk(name, monkeypatch):
     alone = answers(engine(name, max_num_seqs=2, prefill=128), prompts)  # the CPU's tokens
     monkeypatch.setattr("strata.engine.reader.ALONE_MS", 0.0)
     monkeypatch.setattr("strata.engine.reader.MOST_CREDIT_MS", 1e-6)
-    gpu = engine(name, device(), max_num_seqs=2, prefill=128)
+    gpu = engine(name, device(LateDriver), max_num_seqs=2, prefill=128)
     parts, read = [], gpu._runner._read
-    monkeypatch.setattr(
-        gpu._runner, "_read", lambda cursor, output: parts.append(cursor.part) or read(cursor, output)
-    )
+
+    def note(plan, output):
+        parts.append(plan.prompt.part if plan.prompt else 0)
+        read(plan, output)
+
+    monkeypatch.setattr(gpu._runner, "_read", note)
     assert answers(gpu, prompts, arrive_every=2) == alone
     assert max(parts) > 0  # the chunk did stand still
+    assert gpu._runner.backend.driver.most > 2  # and was not waited for
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -112,7 +117,6 @@ def test_a_faulty_chunk_ends_its_request_alone():
     while not good.output_token_ids:
         gpu.step()
     bad = gpu.add(text("qwen4exp", 128), SamplingParams(max_tokens=4))
-    chunk = gpu._runner.programs.chunk
     write = gpu._runner._write_taps
 
     def spoil(taps):
@@ -131,4 +135,3 @@ def test_a_faulty_chunk_ends_its_request_alone():
     while again.finish_reason is None:
         gpu.step()
     assert again.finish_reason == "length"
-    assert chunk is gpu._runner.programs.chunk

@@ -19,7 +19,6 @@ from strata.engine.waiting import QueuePlace
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile
 from strata.memory import Placement
-from strata.memory.counters import read_counters
 from strata.memory.expert_store import Progress
 from strata.memory.resident import read_kv_counts
 from strata.models import ModelConfig
@@ -60,9 +59,10 @@ class Engine:
     ) -> "Engine":
         """Maps the file, plans memory, reads experts that leave the map (`progress` is told), lowers the programs."""
         draft_path = None if draft is None else Path(draft)
-        return cls(
-            load_model(Path(path), options or EngineOptions(), draft_path, serving=serving, progress=progress)
-        )
+        chosen = options or EngineOptions()
+        loaded = load_model(Path(path), chosen, draft_path, serving=serving, progress=progress)
+        loaded.runner.programs.prepare()
+        return cls(loaded)
 
     @property
     def model_file(self) -> ModelFile:
@@ -106,9 +106,8 @@ class Engine:
 
     def tier_counts(self) -> dict[str, int]:
         """What the memory tiers have counted (memory/counters.py); empty where everything lies in the file's map."""
-        experts, runner = self._loaded.experts, self._runner
-        counts = {} if experts is None else read_counters(experts.counters)
-        return counts | read_kv_counts(runner.state.kv, runner.backend.array)
+        runner = self._runner
+        return self._loaded.tier_counts() | read_kv_counts(runner.state.kv, runner.backend.array)
 
     @property
     def session_disk_bytes(self) -> int:
@@ -157,6 +156,12 @@ class Engine:
         for request in self.scheduler.open_requests:
             self.abort(request)
         self._store.close()
+        self._runner.backend.close()
+
+    def abandon(self) -> None:
+        """After a DeviceError: gives back what can be given back, and reads nothing of the device."""
+        self._store.abandon()
+        self._runner.backend.close()
 
     def queue_place(self, request: Request) -> QueuePlace | None:
         """Where a waiting request stands; None when it waits no more."""

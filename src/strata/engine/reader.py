@@ -52,7 +52,8 @@ class PromptReader:
         if self._rows is None or (decoding and self._credit_ms <= 0):
             return None
         budget = self._credit_ms if decoding else ALONE_MS
-        return PromptCursor(self._rows, self._part, budget, self._taps)
+        part_ms = self._row_ms * len(self._rows.token_ids)
+        return PromptCursor(self._rows, self._part, budget, self._taps, part_ms)
 
     def update(self, output: StepOutput) -> ScheduledRows | None:
         """Takes in a step; returns the chunk when it is complete."""
@@ -73,9 +74,8 @@ class PromptReader:
         return rows
 
     def _learn(self, cursor: PromptCursor, output: StepOutput) -> None:
-        if output.prompt_part:
-            parts, count = output.prompt_part - cursor.part, len(cursor.rows.token_ids)
-            row_ms = output.prompt_ms / parts / count
+        if output.part_ms:
+            row_ms = output.part_ms / len(cursor.rows.token_ids)
             self._row_ms += (row_ms - self._row_ms) * (0.2 if self._row_ms else 1.0)
 
     def drop(self, request: Request) -> bool:

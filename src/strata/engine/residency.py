@@ -2,13 +2,35 @@
 
 import hashlib
 import weakref
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
+from typing import Protocol, cast
 
 from strata import _native, log
-from strata.backends.sim import SimBackend
 from strata.gguf import ModelFile
 from strata.memory import Placement
 from strata.memory.learned_set import LearnedSet
+
+
+class Movable(Protocol):
+    """A backend whose experts change places."""
+
+    @property
+    def device(self) -> _native.PolicyDevice:
+        """The native device."""
+
+    @property
+    def num_experts(self) -> int:
+        """Experts of a layer."""
+
+    @property
+    def num_expert_layers(self) -> int:
+        """Layers with experts."""
+
+    def fill(self, experts: Iterable[tuple[int, int]]) -> int:
+        """Promotes (layer, expert) in turn into free slots, and waits; returns how many."""
+
 
 GAIN = 0.05  # by which the share of uses of a newcomer must beat its victim's
 
@@ -16,24 +38,31 @@ GAIN = 0.05  # by which the share of uses of a newcomer must beat its victim's
 class ResidencyPolicy:
     """Owns the native thread; `close` ends it and keeps what it has learned."""
 
-    def __init__(self, backend: SimBackend, learned: LearnedSet | None, link_rate: float):
+    def __init__(self, backend: "Movable", learned: LearnedSet | None, link_rate: float):
         self._policy = _native.Policy(backend.device, link_rate, GAIN)
         self._learned = learned
         self._restore(backend)
         self._policy.start()
         self._end = weakref.finalize(self, _end, self._policy, learned)
 
-    def _restore(self, backend: SimBackend) -> None:
+    def _restore(self, backend: "Movable") -> None:
+        experts, layers = backend.num_experts, backend.num_expert_layers
+        best = [(e // experts, e % experts) for e in self._best(len(backend.device.slots()))]
+        # No slot stays empty: what a text uses is not known, so that every expert is as good as another.
+        others = ((layer, e) for e in range(experts) for layer in range(layers))
+        count = backend.fill(chain(best, others))
+        log.logger(__name__).info("%d experts brought to their slots, %d of them learned", count, len(best))
+
+    def _best(self, most: int) -> list[int]:
+        """Experts of the best scores that an earlier run learned."""
         state = None if self._learned is None else self._learned.load()
         if state is None:
-            return
+            return []
         try:
-            best = self._policy.restore(state, len(backend.device.slots()))
+            return self._policy.restore(state, most)
         except (ValueError, TypeError) as error:
             log.logger(__name__).warning("what was learned is left aside: %s", error)
-            return
-        experts = backend.num_experts
-        backend.fill((e // experts, e % experts) for e in best)
+            return []
 
     @property
     def steps(self) -> int:
@@ -55,11 +84,11 @@ def start_policy(
     backend: object, file: ModelFile, placement: Placement, link_rate: float
 ) -> ResidencyPolicy | None:
     """The policy of a device with some, not all, experts; None where nothing can move."""
-    if not isinstance(backend, SimBackend):
+    if getattr(backend, "device", None) is None:
         return None
     if not 0 < placement.slots.count < placement.model.num_routed_experts:
         return None
-    return ResidencyPolicy(backend, LearnedSet.of(_fingerprint(file, placement)), link_rate)
+    return ResidencyPolicy(cast(Movable, backend), LearnedSet.of(_fingerprint(file, placement)), link_rate)
 
 
 def _fingerprint(file: ModelFile, placement: Placement) -> str:

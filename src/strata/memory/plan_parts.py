@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from strata.errors import MemoryLimitError
 from strata.hw.machine import Machine
 from strata.memory.plan_sizes import GIB, ROW_CACHE, Choice, ModelSizes
-from strata.ops import MAX_TAPS
-
-STAGING_PLACES = 2  # of the miss ring, times a token's experts
+from strata.memory.slots import aligned
+from strata.ops import MAX_STEP_ROWS, MAX_TAPS
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,27 @@ def fill(
     )
 
 
+def staging_places(model: ModelSizes) -> int:
+    """Places of the staging ring: all that a layer of the largest step can miss at once. Between steps it is a cache of
+    what was missed last."""
+    return min(model.num_experts, MAX_STEP_ROWS * model.experts_per_token)
+
+
+def prompt_places(model: ModelSizes, rows: int) -> int:
+    """Places of the ring of prompt chunks: all experts of a layer, which it may lack, and of the next one a quarter."""
+    return model.num_experts * 5 // 4 if rows else 0
+
+
+def prompt_ring(model: ModelSizes, rows: int) -> int:
+    """Its bytes."""
+    return prompt_places(model, rows) * aligned(max(model.expert_bytes, default=0))
+
+
 def vram_parts(model: ModelSizes, choice: Choice) -> tuple[list[Part], int]:
     """What lies in VRAM besides experts, and the bytes of a prompt's buffers beyond a step's."""
     cell = model.cell(choice.kv)
     resident = min(choice.resident, choice.cells)
-    staging = STAGING_PLACES * model.experts_per_token * max(model.expert_bytes, default=0)
+    staging = staging_places(model) * aligned(max(model.expert_bytes, default=0))
     parts = [
         Part("dense weights", model.dense),
         Part("draft layer", model.draft),
@@ -86,13 +101,15 @@ def vram_parts(model: ModelSizes, choice: Choice) -> tuple[list[Part], int]:
     return parts, model.prompt_arena(choice.prefill)
 
 
-def ram_parts(model: ModelSizes, machine: Machine, choice: Choice, on_gpu: bool) -> list[Part]:
+def ram_parts(
+    model: ModelSizes, machine: Machine, choice: Choice, on_gpu: bool, ngram_in_ram: bool
+) -> list[Part]:
     """What lies in RAM besides experts."""
     cell = model.cell(choice.kv)
     common = [
         Part("base", model.base),
         Part("embedding", model.embedding, pinned=True),
-        Part("n-gram rows", min(model.ngram, ROW_CACHE), pinned=True),
+        Part("n-gram rows", model.ngram if ngram_in_ram else min(model.ngram, ROW_CACHE), pinned=True),
         Part("thread scratch", model.thread * machine.threads),
     ]
     if on_gpu:

@@ -1,13 +1,16 @@
 """Memory and lowering of the CUDA backend."""
 
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strata import log
+from strata import _native, log
 from strata.backends.base import Arena
+from strata.backends.cpu.tiers import ExpertTiers
 from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     ahead,
     fuse_attention,
@@ -16,6 +19,7 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     fuse_sublayer,
     lower_attention,
     lower_dense,
+    lower_fetch,
     lower_heads,
     lower_linear,
     lower_moe,
@@ -24,14 +28,20 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     lower_state,
     summary,
 )
+from strata.backends.cuda.clock import Clock, EventStamp
 from strata.backends.cuda.driver import Driver, Launch
 from strata.backends.cuda.fuse import Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
-from strata.backends.cuda.lower import Context, lower
-from strata.backends.cuda.memory import DeviceArray, Slabs
+from strata.backends.cuda.lower import Context, TableBox, lower
+from strata.backends.cuda.memory import DeviceArray, HostArray, Slabs
+from strata.backends.cuda.prompt_experts import NARROW_ROWS
 from strata.backends.cuda.replay import CudaReplay, Part
+from strata.backends.cuda.tables import Asked, Tables
+from strata.backends.cuda.tier import ExpertTier, TierOptions
 from strata.backends.cuda.weights import WeightStore
+from strata.hw import Gpu
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
+from strata.ops.experts import ExpertGateUp
 from strata.ops.program import Program
 from strata.ops.step import Form
 
@@ -62,7 +72,34 @@ class CudaBackend:
         self._arenas: dict[Arena, tuple[int, int]] = {}  # address, bytes
         self._workspace = Workspace(driver, slab_bytes)
         self._faults = {arena: driver.allocate_host(128) for arena in get_args(Arena)}
+        self._clock = Clock(driver)
+        self._tables = Tables(driver, {}, self._weights)
         self._told = False  # whether the log has the kernels
+        self.tier: ExpertTier | None = None  # None: all experts lie in the GPU's memory
+
+    @property
+    def gpu(self) -> Gpu:
+        """What a plan is made for."""
+        properties = self.driver.properties
+        return Gpu(properties.name, properties.memory, self.driver.free_memory())
+
+    def stamp(self) -> EventStamp:
+        """A moment on the device's stream."""
+        return self._clock.stamp()
+
+    @property
+    def prompt_counts(self) -> dict[str, int]:
+        """Experts that prompts had copied, and their bytes."""
+        return {} if self.tier is None or self.tier.prompts is None else self.tier.prompts.counts
+
+    def end_prompts(self) -> None:
+        """Experts may move again."""
+        if self.tier is not None and self.tier.prompts is not None:
+            self.tier.prompts.hold(False)
+
+    def close(self) -> None:
+        """Gives the device back."""
+        self.driver.close()
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host array of a step input or of polled memory; of anything else a DeviceArray, which copies."""
@@ -89,8 +126,36 @@ class CudaBackend:
 
     def expert_table(self, weight: Weight) -> DeviceArray:
         """Where kernels look up the experts of a stack, uint64 [num_experts]; entries may change between steps."""
-        address = self._weights.expert_table(weight)
+        address = self._expert_table(weight)
         return DeviceArray(self.driver, address, (weight.shape[0],), np.uint64)
+
+    def ask_for_rows(self, stores: Mapping[Weight, _native.NgramStore]) -> None:
+        """Rows of these tables come from their stores; comes before programs are lowered."""
+        self._tables = Tables(self.driver, stores, self._weights)
+
+    def hold_experts(self, experts: ExpertTiers, options: TierOptions) -> None:
+        """From now on these experts lie in RAM and in slots; comes before programs are lowered."""
+        self._weights.far = True
+        self.tier = ExpertTier(self.driver, experts, options, self._faults["step"].address)
+
+    @property
+    def device(self) -> _native.GpuDevice | None:
+        """The native device of experts in tiers; None: there are none."""
+        return None if self.tier is None else self.tier.device
+
+    @property
+    def num_experts(self) -> int:
+        """Experts of a layer in tiers."""
+        return 0 if self.tier is None else self.tier.num_experts
+
+    @property
+    def num_expert_layers(self) -> int:
+        """Layers with experts in tiers."""
+        return 0 if self.tier is None else len(self.tier.blob_bytes)
+
+    def fill(self, experts: Iterable[tuple[int, int]]) -> int:
+        """Promotes (layer, expert) in turn into free slots, and waits; returns how many. Only while nothing runs."""
+        return 0 if self.tier is None else self.tier.fill(experts)
 
     def lower(self, program: Program, arena: Arena = "step") -> CudaReplay:
         """Launches with absolute addresses, compiled and recorded."""
@@ -99,19 +164,27 @@ class CudaBackend:
         )
         if arena == "chunk":
             self._set_aside(program)
-        # a chunk's parts end after layers: no group may reach across
-        found = groups(program, self._fused, program.marks.values() if arena == "chunk" else ())
+        found = groups(program, self._fused, self._borders(program, arena))
         offsets, arena_bytes = plan(program, found)
         self.reserve(
             arena_bytes, arena
         )  # groups hold their buffers longer; programs lowered before keep theirs
-        context = self._context(program, arena, offsets)
+        asked = self._tables.boxes(program, lambda: self._workspace.counters(1))
+        context = self._context(program, arena, offsets, asked)
 
         def launches(lowering: Lowering) -> list[Launch]:
             self._workspace.reset()
             return lowering(context)
 
+        if arena == "chunk":  # its ops need much: all that they need is taken at once
+            with self._workspace.measured():
+                for group in found:
+                    launches(group.launches)
         lowered = [launches(g.launches) for g in found]
+        experts = self._chunk_experts(program, arena)
+        for group, added in zip(found, lowered, strict=True):
+            if group.begin in experts:
+                added[:0] = launches(experts[group.begin])
         nodes = iter(ahead.ask_ahead([node for part in lowered for node in part], ahead.PLAN))
         parts = [
             Part(g.begin, g.end, list(islice(nodes, len(part))))
@@ -122,11 +195,45 @@ class CudaBackend:
             return launches(lambda at: lower(program.ops[i], at))
 
         blocks = self._inputs if arena == "chunk" else self._inputs[:1]
-        replay = CudaReplay(self.driver, program, parts, alone, tuple(blocks), self._faults[arena])
+        replay = CudaReplay(
+            self.driver, program, parts, alone, tuple(blocks), self._faults[arena], self.tier, asked.tell,
+            self._tables.failure,
+        )  # fmt: skip
+        replay.scratch = context.buffer
+        if experts and program.bucket > NARROW_ROWS:
+            replay.stream(self._expert_ops(program))
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
             self._told = True
             self._tell(program, replay)
         return replay
+
+    def _borders(self, program: Program, arena: Arena) -> list[int]:
+        """Ops before which a chunk may stand still, so that no group may reach across: its parts end after layers, and
+        experts may have to be waited for."""
+        if arena == "step":
+            return []
+        return [*program.marks.values(), *(self._expert_ops(program) if self.tier is not None else ())]
+
+    def _expert_ops(self, program: Program) -> dict[int, int]:
+        """Ops that begin a layer's routed experts where those are in tiers, and the layer's number among such."""
+        tier = self.tier
+        return {
+            i: tier.layer(op.gate)
+            for i, op in enumerate(program.ops)
+            if tier is not None and isinstance(op, ExpertGateUp) and tier.holds(op.gate)
+        }
+
+    def _chunk_experts(self, program: Program, arena: Arena) -> dict[int, Lowering]:
+        """What a chunk's products of experts in tiers begin with, by op."""
+        if arena == "step" or self.tier is None or self.tier.prompts is None:
+            return {}
+        prompts, wide = self.tier.prompts, program.bucket > NARROW_ROWS
+
+        def before(op: ExpertGateUp) -> Lowering:
+            return lambda at: [*prompts.count(at, op), *([] if wide else prompts.needed(at, op))]
+
+        ops = ((i, program.ops[i]) for i in self._expert_ops(program))
+        return {i: before(op) for i, op in ops if isinstance(op, ExpertGateUp)}
 
     def _set_aside(self, program: Program) -> None:
         """A block for the inputs that steps do not read, so that they do not copy it."""
@@ -144,7 +251,7 @@ class CudaBackend:
         for line in summary.paths_off(program.ops, self.driver.properties):
             logger.info("off: %s", line)
 
-    def _context(self, program: Program, arena: Arena, offsets: dict[Buffer, int]) -> Context:
+    def _context(self, program: Program, arena: Arena, offsets: dict[Buffer, int], asked: Asked) -> Context:
         base = self._arenas.get(arena, (0, 0))[0]
 
         def buffer_address(buffer: Buffer) -> int:
@@ -163,11 +270,21 @@ class CudaBackend:
             buffer_address,
             planes,
             self._weights.address,
-            self._weights.expert_table,
+            lambda weight: self._expert_table(weight, arena),
             self._workspace.take,
             self._workspace.counters,
+            lambda ids: asked.boxes.get(ids, TableBox()),
             self._faults[arena].address,
+            self.tier if arena == "step" else None,
         )
+
+    def _expert_table(self, weight: Weight, arena: Arena = "step") -> int:
+        prompts = None if self.tier is None else self.tier.prompts
+        if arena == "chunk" and prompts is not None:
+            table = prompts.table(weight)
+        else:
+            table = None if self.tier is None else self.tier.table(weight)
+        return self._weights.expert_table(weight) if table is None else table
 
     def _address(self, buffer: Buffer) -> int:
         """Address of a buffer that is not scratch; placed at the first call."""
@@ -182,6 +299,9 @@ class CudaBackend:
         if buffer.role in ("input", "polled"):
             host = self.driver.allocate_host(buffer.nbytes)
             return host.address, host.array.view(dtype).reshape(buffer.shape)
+        if buffer.in_ram:
+            host = self.driver.allocate_host(buffer.nbytes)
+            return host.address, HostArray(self.driver, host, buffer.shape, dtype)
         address = self._states.take(buffer.nbytes)
         if buffer.data is not None:
             self.driver.upload(address, np.ascontiguousarray(buffer.data))
@@ -196,6 +316,22 @@ class Workspace:
         self._counters = Slabs(driver, 1 << 16)
         self._base = self._size = self._used = 0
         self._least = slab_bytes // 4
+        self._measuring, self._most = False, 0
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """What is taken meanwhile is only counted; afterwards there is room for the op that took most."""
+        self._measuring, self._most = True, 0
+        yield
+        self._measuring = False
+        if self._most > self._size:
+            self._size = self._most
+            self._base, self._used = self._driver.allocate(self._size), 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the largest op may have."""
+        return self._size
 
     def reset(self) -> None:
         """The next op begins."""
@@ -204,6 +340,10 @@ class Workspace:
     def take(self, nbytes: int) -> int:
         """So many bytes until the next reset."""
         wanted = -(-nbytes // 256) * 256
+        if self._measuring:
+            self._used += wanted
+            self._most = max(self._most, self._used)
+            return self._base
         if self._used + wanted > self._size:  # what was handed out before stays: it is recorded
             self._size = max(2 * self._size, wanted, self._least)
             self._base, self._used = self._driver.allocate(self._size), 0

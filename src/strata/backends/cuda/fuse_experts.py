@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, launch, pointer, type_macro
 from strata.backends.cuda.lower_linear import segment_count
@@ -17,13 +19,16 @@ from strata.ops.quantize import Quantize
 from strata.ops.router import Router
 from strata.quants import Format
 
+WIDE = bool(1)  # whether IQ3_XXS has a grid for every lane (packed_signed.cuh)
+JOINT = bool(1)  # whether gate and up are computed together
+FETCH_DOWN = True  # whether gate and up ask for the chosen experts' down
 ROWS = 8  # of a step, up to which rows choose and read their experts apart: of many experts few are shared
 _MOST_EXPERTS = 31  # of a row: each has a warp of experts_down
 
 
 def _plane_table(fmt: Format) -> int:
     """Shared memory of gate's and up's grid (packed_signed.cuh)."""
-    return 4 * 4096 if fmt.name == "IQ3_XXS" else table_bytes(fmt)
+    return 4 * (8192 if WIDE else 4096) if fmt.name == "IQ3_XXS" else table_bytes(fmt)
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,8 @@ class Experts:
         ]  # fmt: skip
         if self.shared is not None:
             macros.append(type_macro(self.shared.down.weight.format, "STRATA_SHARED"))
+        tier = at.tier if at.tier is not None and at.tier.holds(gate) else None
+        late = tier is not None and tier.shares
         live, logits, q8 = at.live(self.x), at.at(self.logits.out), at.q8(self.gate_up.out)
         scales = at.raw(self.gate_up.gate_scale, self.gate_up.up_scale)
         tables = [pointer(at.experts(w)) for w in (gate, up, down)]
@@ -108,7 +115,14 @@ class Experts:
         down_staged = weight_room > 0 and shared_down + weight_room <= at.properties.shared
         macros.append(("STRATA_INNER_STAGED", int(down_staged)))
         shared = staged if use_staged else shared
-        args = [live, *logits, *p.planes(self.x, at), *tables[:2], *scales, *q8, pointer(at.faults)]
+        down_bytes = down.nbytes // experts if FETCH_DOWN else 0
+        macros += [
+            ("STRATA_FETCH_DOWN", int(FETCH_DOWN)),
+            ("STRATA_WIDE", int(WIDE)),
+            ("STRATA_JOINT", int(JOINT)),
+        ]
+        args = [live, *logits, *p.planes(self.x, at), *tables[:2], *scales, *q8, tables[2]]
+        args += [np.uint32(down_bytes), pointer(at.faults)]
         grid = -(-inner // 32), top, at.bucket
         first = launch(
             "experts_step.cu",
@@ -121,20 +135,26 @@ class Experts:
             ahead=True,
         )
         shared = shared_down + (weight_room if down_staged else 0)
+        more: list[tuple[str, str | int]] = [("STRATA_LATE", 1)] if late else []
         args = [live, *logits, *q8, tables[2], *at.raw(self.down.scale), *self._shared_args(at)]
         args += [*at.at(residual, inject, out), pointer(at.faults)]
+        if tier is not None and late:
+            args.append(tier.address)
+            tier.bind(self.gate_up, self.down)
         second = launch(
             "experts_step.cu",
             "experts_down",
             (-(-hidden // features), 1, at.bucket),
             32 * planes,
             args,
-            macros=macros,
+            macros=[*macros, *more],
             shared=shared,
             ahead=True,
         )
         require(shared <= at.properties.shared)
-        return [first, second]
+        if tier is None:
+            return [first, second]
+        return [*tier.stage(at, self.gate_up, self.logits.out, self.router.renormalise), first, second]
 
     def _shared_args(self, at: Context) -> list[Arg]:
         if self.shared is None:

@@ -15,7 +15,7 @@ from strata.backends.cuda.lower import ints, launch, pointer
 from strata.errors import DeviceError
 from strata.ops.buffers import NUMPY_DTYPES, Buffer
 
-DEPTH = 8  # snapshots in flight: two replays a step, two steps, and room
+DEPTH = 16  # snapshots in flight: two replays a step, two steps, parts of a prompt, and room
 ALIGNMENT = 64
 _THREADS = 256
 

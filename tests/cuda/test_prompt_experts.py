@@ -1,0 +1,75 @@
+"""Prompt chunks whose experts lie in slots, in RAM, or anywhere between: one hash, however they arrive."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from emulated_driver import EmulatedDriver
+from gpu_rig import GpuRig, write_model
+
+from strata.backends.cuda import CudaBackend, backend, prompt_experts
+from strata.config import EngineOptions
+from strata.engine import Engine
+from strata.memory import plan_parts
+
+NARROW, WIDE = 64, 128
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("prompts") / "planted.gguf")
+
+
+def device():
+    return CudaBackend(EmulatedDriver(), slab_bytes=1 << 20, input_bytes=1 << 18)
+
+
+def digest(engine, tokens, rows):
+    return hashlib.sha256(np.concatenate(list(engine.logits(tokens, rows))).tobytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def tokens(path):
+    return np.load(f"{path}.cycle.npy").tolist()[:131]
+
+
+@pytest.fixture(scope="module")
+def wanted(path, tokens):
+    options = EngineOptions(device="cpu", threads=2, prefill=WIDE, max_model_len=192)
+    return digest(Engine.load(path, options), tokens, WIDE)
+
+
+@pytest.fixture(autouse=True)
+def wide_from_here(monkeypatch):
+    for module in (backend, prompt_experts):
+        monkeypatch.setattr(module, "NARROW_ROWS", NARROW)
+
+
+@pytest.mark.parametrize("slots", [0, 3, 40])
+def test_residency(path, tokens, wanted, slots):
+    r = GpuRig(path, device(), slots, prefill=WIDE)
+    assert {digest(r.engine, tokens, rows) for rows in (NARROW, WIDE)} == {wanted}
+    counts = r.backend.tier.prompts.counts
+    assert counts["prompt_copies"] > 0
+    experts = r.backend.num_experts * r.layers
+    wide = counts["prompt_copies"] - 2 * (experts - slots)  # two narrow chunks copy less than all each
+    assert experts - slots <= wide + 2 * (experts - slots) <= 3 * (experts - slots)
+
+
+def test_a_ring_with_no_room_beside_a_layer(path, tokens, wanted, monkeypatch):
+    """What does not fit beside the layer before waits for it."""
+    monkeypatch.setattr("strata.engine.gpu_experts.prompt_places", lambda sizes, rows: 16)
+    r = GpuRig(path, device(), 7, prefill=WIDE)
+    assert digest(r.engine, tokens, WIDE) == wanted
+    assert plan_parts.prompt_places(r.loaded.placement.model, 1) == 20
+
+
+def test_a_wrong_place_is_seen(path, tokens, wanted):
+    """The hash can fail: copies go where another expert's bytes should be."""
+    r = GpuRig(path, device(), 3, prefill=WIDE)
+    driver, prompts = r.backend.driver, r.backend.tier.prompts
+    image = np.zeros(8, np.uint64)
+    driver.download(prompts._ring, image)
+    image[7] -= np.uint64(5)  # the ring is said to be smaller than a layer
+    driver.upload(prompts._ring, image)
+    assert digest(r.engine, tokens, WIDE) != wanted
