@@ -10,6 +10,7 @@ from gpu_rig import GpuRig, write_model
 from strata.backends.cuda import CudaBackend, backend, prompt_experts
 from strata.config import EngineOptions
 from strata.engine import Engine
+from strata.engine.load import load_model
 from strata.memory import plan_parts
 
 NARROW, WIDE = 64, 128
@@ -35,14 +36,16 @@ def tokens(path):
 
 @pytest.fixture(scope="module")
 def wanted(path, tokens):
+    """Of the same device with all experts in its memory."""
     options = EngineOptions(device="cpu", threads=2, prefill=WIDE, max_model_len=192)
-    return digest(Engine.load(path, options), tokens, WIDE)
+    return digest(Engine(load_model(path, options, None, device())), tokens, WIDE)
 
 
 @pytest.fixture(autouse=True)
 def wide_from_here(monkeypatch):
     for module in (backend, prompt_experts):
         monkeypatch.setattr(module, "NARROW_ROWS", NARROW)
+    monkeypatch.setattr(backend, "OWN_ROWS", NARROW)
 
 
 @pytest.mark.parametrize("slots", [0, 3, 40])

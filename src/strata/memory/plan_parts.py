@@ -79,6 +79,11 @@ def prompt_places(model: ModelSizes, rows: int) -> int:
     return model.num_experts * 5 // 4 if rows else 0
 
 
+OWN_PROMPT_ROWS = (
+    256  # of chunks whose buffers the expert cache does not lend: it stays as it is for short prompts
+)
+
+
 def prompt_ring(model: ModelSizes, rows: int) -> int:
     """Its bytes."""
     return prompt_places(model, rows) * aligned(max(model.expert_bytes, default=0))

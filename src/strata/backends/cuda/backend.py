@@ -1,7 +1,6 @@
 """Memory and lowering of the CUDA backend."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, get_args
 
@@ -29,14 +28,15 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
 )
 from strata.backends.cuda.clock import Clock, EventStamp
 from strata.backends.cuda.driver import Driver, Launch
-from strata.backends.cuda.fuse import Lowering, groups, plan
+from strata.backends.cuda.fuse import Group, Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
 from strata.backends.cuda.lower import Context, lower
-from strata.backends.cuda.memory import DeviceArray, Slabs
+from strata.backends.cuda.memory import ALIGNMENT, DeviceArray, Slabs
 from strata.backends.cuda.prompt_experts import NARROW_ROWS
 from strata.backends.cuda.replay import CudaReplay, Part
 from strata.backends.cuda.tier import ExpertTier, TierOptions
 from strata.backends.cuda.weights import WeightStore
+from strata.backends.cuda.workspace import Scratch, Workspace
 from strata.hw import Gpu
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.experts import ExpertGateUp
@@ -45,6 +45,7 @@ from strata.ops.step import Form
 
 _INPUT_BYTES = 1 << 20
 _SLAB_BYTES = 64 << 20
+OWN_ROWS = 256  # of chunk programs with scratch of their own: short prompts leave the expert slots alone
 
 
 class CudaBackend:
@@ -90,9 +91,9 @@ class CudaBackend:
         return {} if self.tier is None or self.tier.prompts is None else self.tier.prompts.counts
 
     def end_prompts(self) -> None:
-        """Experts may move again."""
-        if self.tier is not None and self.tier.prompts is not None:
-            self.tier.prompts.hold(False)
+        """Experts may move again, and come back where chunks had their scratch."""
+        if self.tier is not None:
+            self.tier.end_prompts()
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host array of a step input or of polled memory; of anything else a DeviceArray, which copies."""
@@ -113,7 +114,12 @@ class CudaBackend:
         self._inputs[0].feed(self._address(ids), tokens)
 
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
-        """Makes an arena large enough for every program that will be lowered into it; its addresses are fixed then."""
+        """Makes an arena large enough for every program that will be lowered into it; its addresses are fixed then.
+        Chunks tell when they are lowered: expert slots may lend them theirs."""
+        if arena == "step":
+            self._allocate(arena_bytes, arena)
+
+    def _allocate(self, arena_bytes: int, arena: Arena) -> None:
         if self._arenas.get(arena, (0, 0))[1] < arena_bytes:
             self._arenas[arena] = self.driver.allocate(arena_bytes), arena_bytes
 
@@ -148,26 +154,17 @@ class CudaBackend:
 
     def lower(self, program: Program, arena: Arena = "step") -> CudaReplay:
         """Launches with absolute addresses, compiled and recorded."""
-        assert self._arenas.get(arena, (0, 0))[1] >= program.arena_bytes, (
-            f"reserve() arena {arena} before lowering"
-        )
         if arena == "chunk":
             self._set_aside(program)
         found = groups(program, self._fused, self._borders(program, arena))
         offsets, arena_bytes = plan(program, found)
-        self.reserve(
-            arena_bytes, arena
-        )  # groups hold their buffers longer; programs lowered before keep theirs
-        context = self._context(program, arena, offsets)
+        scratch = self._scratch(program, arena, found, offsets, arena_bytes)
+        context = self._context(program, arena, offsets, scratch)
 
         def launches(lowering: Lowering) -> list[Launch]:
-            self._workspace.reset()
+            scratch.workspace.reset()
             return lowering(context)
 
-        if arena == "chunk":  # its ops need much: all that they need is taken at once
-            with self._workspace.measured():
-                for group in found:
-                    launches(group.launches)
         lowered = [launches(g.launches) for g in found]
         experts = self._chunk_experts(program, arena)
         for group, added in zip(found, lowered, strict=True):
@@ -184,12 +181,41 @@ class CudaBackend:
 
         blocks = self._inputs if arena == "chunk" else self._inputs[:1]
         replay = CudaReplay(self.driver, program, parts, alone, tuple(blocks), self._faults[arena], self.tier)
+        replay.lent = scratch.lent
         if experts and program.bucket > NARROW_ROWS:
             replay.stream(self._expert_ops(program))
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
             self._told = True
             self._tell(program, replay)
         return replay
+
+    def _scratch(
+        self,
+        program: Program,
+        arena: Arena,
+        found: Sequence[Group],
+        offsets: dict[Buffer, int],
+        arena_bytes: int,
+    ) -> Scratch:
+        """Places a program's scratch; a wide chunk's at the end of the expert slots, where there are any."""
+        if arena == "step":
+            self._allocate(arena_bytes, arena)  # more than reserved where groups hold their buffers longer
+            return Scratch(self._arenas[arena][0], self._workspace)
+        workspace = self._workspace.beside()
+        context = self._context(program, arena, offsets, Scratch(0, workspace))
+        with workspace.measured():
+            for group in found:
+                workspace.reset()
+                group.launches(context)
+        buffers = -(-arena_bytes // ALIGNMENT) * ALIGNMENT
+        lending = None if self.tier is None or self.tier.prompts is None else self.tier.lending
+        if lending is None or program.bucket <= OWN_ROWS or buffers + workspace.most > lending.nbytes:
+            self._allocate(arena_bytes, arena)
+            self._workspace.grow(workspace.most)
+            return Scratch(self._arenas[arena][0], self._workspace)
+        base = (lending.end - buffers - workspace.most) // ALIGNMENT * ALIGNMENT
+        workspace.put(base + buffers, workspace.most)
+        return Scratch(base, workspace, lending.end - base)
 
     def _borders(self, program: Program, arena: Arena) -> list[int]:
         """Ops before which a chunk may stand still, so that no group may reach across: its parts end after layers, and
@@ -235,12 +261,12 @@ class CudaBackend:
         for line in summary.paths_off(program.ops, self.driver.properties):
             logger.info("off: %s", line)
 
-    def _context(self, program: Program, arena: Arena, offsets: dict[Buffer, int]) -> Context:
-        base = self._arenas.get(arena, (0, 0))[0]
-
+    def _context(
+        self, program: Program, arena: Arena, offsets: dict[Buffer, int], scratch: Scratch
+    ) -> Context:
         def buffer_address(buffer: Buffer) -> int:
             if buffer.role == "scratch":
-                return base + offsets[buffer]
+                return scratch.base + offsets[buffer]
             return self._address(buffer)
 
         def planes(buffer: Buffer) -> tuple[int, int, int]:
@@ -255,8 +281,8 @@ class CudaBackend:
             planes,
             self._weights.address,
             lambda weight: self._expert_table(weight, arena),
-            self._workspace.take,
-            self._workspace.counters,
+            scratch.workspace.take,
+            scratch.workspace.counters,
             self._faults[arena].address,
             self.tier if arena == "step" else None,
         )
@@ -286,50 +312,3 @@ class CudaBackend:
         if buffer.data is not None:
             self.driver.upload(address, np.ascontiguousarray(buffer.data))
         return address, DeviceArray(self.driver, address, buffer.shape, dtype)
-
-
-class Workspace:
-    """Memory of single ops: their launches follow one another, so that all ops share one place."""
-
-    def __init__(self, driver: Driver, slab_bytes: int):
-        self._driver = driver
-        self._counters = Slabs(driver, 1 << 16)
-        self._base = self._size = self._used = 0
-        self._least = slab_bytes // 4
-        self._measuring, self._most = False, 0
-
-    @contextmanager
-    def measured(self) -> Iterator[None]:
-        """What is taken meanwhile is only counted; afterwards there is room for the op that took most."""
-        self._measuring, self._most = True, 0
-        yield
-        self._measuring = False
-        if self._most > self._size:
-            self._size = self._most
-            self._base, self._used = self._driver.allocate(self._size), 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the largest op may have."""
-        return self._size
-
-    def reset(self) -> None:
-        """The next op begins."""
-        self._used = 0
-
-    def take(self, nbytes: int) -> int:
-        """So many bytes until the next reset."""
-        wanted = -(-nbytes // 256) * 256
-        if self._measuring:
-            self._used += wanted
-            self._most = max(self._most, self._used)
-            return self._base
-        if self._used + wanted > self._size:  # what was handed out before stays: it is recorded
-            self._size = max(2 * self._size, wanted, self._least)
-            self._base, self._used = self._driver.allocate(self._size), 0
-        address, self._used = self._base + self._used, self._used + wanted
-        return address
-
-    def counters(self, count: int) -> int:
-        """So many zeroed uint32, for one op for good."""
-        return self._counters.take(4 * count)

@@ -2,6 +2,7 @@
 share of the misses (native/include/strata/tiers_gpu.h, kernels/experts_begin.cu, experts_stage.cu)."""
 
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from strata.backends.cpu.lower import lower as lower_for_cpu
 from strata.backends.cpu.tiers import ExpertTiers
 from strata.backends.cuda.driver import Arg, Driver, Launch
 from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
+from strata.backends.cuda.lent_slots import LentSlots
 from strata.backends.cuda.memory import ALIGNMENT
 from strata.backends.cuda.prompt_experts import PromptExperts
 from strata.backends.cuda.weights import is_packed
@@ -88,8 +90,9 @@ class ExpertTier:
         driver.upload(self._tables, nothing.copy())
         addresses.append(driver.allocate(state))
         inner = max(g.shape[1] for g in gates)
+        slots = self._slots()
         self.device = _native.GpuDevice(
-            self._experts.store, self._slots(), *sizes[:3], inner, experts, o.workers if o.cpu_share else 0,
+            self._experts.store, slots, *sizes[:3], inner, experts, o.workers if o.cpu_share else 0,
             self._experts.wait_limit_ns, self._mapped.address, faults,
         )  # fmt: skip
         self.device.set_share(o.cpu_share)
@@ -98,15 +101,19 @@ class ExpertTier:
         self.prompts: PromptExperts | None = None
         if o.prompt_places:
             self.prompts = PromptExperts(driver, self, o.prompt_places, place)
+        self.lending = LentSlots(self.device, slots, self._experts.blob_bytes)
 
     def _slots(self) -> list[tuple[int, int]]:
-        """Address and bytes of every slot, all in one allocation."""
-        sizes = np.array(self._options.slots, np.uint64)
-        if not len(sizes):
+        """Address and bytes of every slot, all in one allocation; sizes take turns there, so that any part of it has
+        some of each."""
+        sizes = self._options.slots
+        if not sizes:
             return []
-        begin = self._driver.allocate(int(sizes.sum()))
-        ends = np.cumsum(sizes) + np.uint64(begin)
-        return [(int(end - size), int(size)) for end, size in zip(ends, sizes, strict=True)]
+        at, found = self._driver.allocate(sum(sizes)), {}
+        for i in _in_turn(sizes):
+            found[i] = at, sizes[i]
+            at += sizes[i]
+        return [found[i] for i in range(len(sizes))]
 
     def _sources(self) -> Any:
         """Where kernels read experts in RAM, uint64 [layers, 3, experts]."""
@@ -237,7 +244,7 @@ class ExpertTier:
 
     def _begin(self, layer: int, step: bool) -> list[Launch]:
         planes = self._stacks[0]
-        hold = 0 if self.prompts is None else self.prompts.hold_address
+        hold = 0 if self.prompts is None or not step else self.prompts.hold_address
         args: list[Arg] = [self.address, *ints(layer, int(step)), pointer(hold)]
         nodes = [launch("experts_begin.cu", "begin_experts", 1, _THREADS, args, macros=_macros(planes))]
         for number, of_class in enumerate(self._classes.values()):
@@ -293,15 +300,40 @@ class ExpertTier:
         return self._options.link_rate or self._measured or DEFAULT_LINK
 
     def settle(self) -> None:
-        """Applies what was asked for, without a step."""
+        """Applies what was asked for, without a step, whether or not chunks hold experts where they are."""
         for node in self._begin(0, step=False):
             self._driver.launch(node)
         self._driver.synchronize()
+
+    def lend(self, nbytes: int) -> None:
+        """Takes experts out of the last so many bytes of slots, and keeps the others where they are."""
+        assert self.prompts is not None
+        self.prompts.hold(True)
+        self._driver.synchronize()
+        self.lending.lend(nbytes, self.settle)
+
+    def end_prompts(self) -> None:
+        """Experts may move again; slots that were lent get what the prompts used."""
+        if self.prompts is None or not (self.prompts.held or self.lending.lent):
+            return
+        self.prompts.hold(False)
+        if self.lending.lent:
+            self.lending.give_back(self.prompts.take_used())
 
     @property
     def blob_bytes(self) -> tuple[int, ...]:
         """Of one expert of each layer."""
         return self._experts.blob_bytes
+
+
+def _in_turn(sizes: Sequence[int]) -> list[int]:
+    """Places of the list so that the first part of the result, of any length, has of each size about the same share."""
+    seen, of = Counter[int](), Counter(sizes)
+    shares = []
+    for i, size in enumerate(sizes):
+        shares.append((seen[size] / of[size], i))
+        seen[size] += 1
+    return [i for _, i in sorted(shares)]
 
 
 def _formats(planes: Sequence[Weight]) -> tuple[str, ...]:
