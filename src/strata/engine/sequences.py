@@ -58,7 +58,9 @@ class Sequences:
     def _promised(self) -> int:
         """Pages that running requests still need for their prompts."""
         held = self._pages.missing
-        return sum(held(r.sequence, len(r.prompt_token_ids) + (r.sampling.max_tokens > 1)) for r in self._running)
+        return sum(
+            held(r.sequence, len(r.prompt_token_ids) + (r.sampling.max_tokens > 1)) for r in self._running
+        )
 
     def grow(self, request: Request, cells: int) -> bool:
         """As the protocol says."""
