@@ -124,6 +124,8 @@ class CudaBackend:
         assert self._arenas.get(arena, (0, 0))[1] >= program.arena_bytes, (
             f"reserve() arena {arena} before lowering"
         )
+        if self.tier is not None:
+            self.tier.learn(program)
         found = groups(program, self._fused)
         offsets, arena_bytes = plan(program, found)
         self.reserve(
