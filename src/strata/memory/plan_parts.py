@@ -70,8 +70,8 @@ def fill(
 
 
 def staging_places(model: ModelSizes) -> int:
-    """Places of the staging ring: all that a layer of the largest step can miss at once, and what is fetched for the next
-    one on a guess. Between steps it is a cache of what was missed last."""
+    """Places of the staging ring: all that a layer of the largest step can miss at once, and what is fetched on a guess
+    for the next one. Between steps it is a cache of what was missed last."""
     return min(model.num_experts, MAX_STEP_ROWS * model.experts_per_token) + GUESSED_PLACES
 
 
