@@ -110,11 +110,6 @@ class CudaBackend:
         """Experts of a layer in tiers."""
         return 0 if self.tier is None else self.tier.num_experts
 
-    @property
-    def num_expert_layers(self) -> int:
-        """Layers with experts in tiers."""
-        return 0 if self.tier is None else len(self.tier.blob_bytes)
-
     def fill(self, experts: Iterable[tuple[int, int]]) -> int:
         """Promotes (layer, expert) in turn into free slots, and waits; returns how many. Only while nothing runs."""
         return 0 if self.tier is None else self.tier.fill(experts)
