@@ -44,6 +44,7 @@ class Tier:
 
 
 EXPERTS = "experts"
+GUESSED_PLACES = 16  # kMostAhead of native/include/strata/tiers_gpu.h
 
 
 def fill(
@@ -69,9 +70,9 @@ def fill(
 
 
 def staging_places(model: ModelSizes) -> int:
-    """Places of the staging ring: all that a layer of the largest step can miss at once. Between steps it is a cache of
-    what was missed last."""
-    return min(model.num_experts, MAX_STEP_ROWS * model.experts_per_token)
+    """Places of the staging ring: all that a layer of the largest step can miss at once, and what is fetched on a guess
+    for the next one. Between steps it is a cache of what was missed last."""
+    return min(model.num_experts, MAX_STEP_ROWS * model.experts_per_token) + GUESSED_PLACES
 
 
 def prompt_places(model: ModelSizes, rows: int) -> int:

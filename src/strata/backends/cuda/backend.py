@@ -143,11 +143,6 @@ class CudaBackend:
         """Experts of a layer in tiers."""
         return 0 if self.tier is None else self.tier.num_experts
 
-    @property
-    def num_expert_layers(self) -> int:
-        """Layers with experts in tiers."""
-        return 0 if self.tier is None else len(self.tier.blob_bytes)
-
     def fill(self, experts: Iterable[tuple[int, int]]) -> int:
         """Promotes (layer, expert) in turn into free slots, and waits; returns how many. Only while nothing runs."""
         return 0 if self.tier is None else self.tier.fill(experts)
@@ -156,6 +151,8 @@ class CudaBackend:
         """Launches with absolute addresses, compiled and recorded."""
         if arena == "chunk":
             self._set_aside(program)
+        elif self.tier is not None:
+            self.tier.learn(program)
         found = groups(program, self._fused, self._borders(program, arena))
         offsets, arena_bytes = plan(program, found)
         scratch = self._scratch(program, arena, found, offsets, arena_bytes)

@@ -142,7 +142,8 @@ class Experts:
         require(shared <= at.properties.shared)
         if tier is None:
             return [first, second]
-        return [*tier.stage(at, self.gate_up, self.logits.out, self.router.renormalise), first, second]
+        stage = tier.stage(at, self.gate_up, self.logits.out, self.router.renormalise)
+        return [*stage, *tier.fetch_ahead(p, at, self.x, self.router, gate), first, second]
 
     def _shared_args(self, at: Context) -> list[Arg]:
         if self.shared is None:
