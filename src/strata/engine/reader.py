@@ -70,6 +70,9 @@ class PromptReader:
             return None
         self._learn(cursor, output)
         self._part = output.prompt_part
+        if self.request is not None:
+            share = self._part / output.prompt_parts if output.prompt_parts else 0.0
+            self.request.chunk_read = share * len(cursor.rows.token_ids)
         if self._part:
             return None
         rows, self._rows, self.request = self._rows, None, None
@@ -85,6 +88,7 @@ class PromptReader:
         if self.request is not request:
             return False
         self.request = self._rows = None
+        request.chunk_read = 0.0
         return True
 
     def pick(self, prompts: list[Request]) -> Request:
