@@ -8,11 +8,11 @@ import time
 import traceback
 from pathlib import Path
 
-from gpu_check import dense, equality, kernels, nodes, planted, prompts, sustained, tiers, tune
+from gpu_check import dense, equality, kernels, nodes, planted, prompt_times, prompts, sustained, tiers, tune
 
 STAGES = {
     1: kernels.run, 2: equality.run, 3: dense.run, 4: planted.run, 5: sustained.run, 6: tune.run, 7: nodes.run,
-    8: tiers.run, 9: prompts.run,
+    8: tiers.run, 9: prompts.run, 10: prompt_times.run,
 }  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Expert slots that lend their memory to a prompt chunk's scratch, and get experts back afterwards.
 
-Scratch takes the end of the slots' memory. Their experts leave before a chunk begins, and the residency table stands still
-(`PromptExperts.hold`) until chunks are over. Then those experts come that the prompt used most, so that decoding begins
-warm; they are copied by the steps that follow, some hundreds in each.
+Scratch takes the end of the slots' memory. Their experts leave before a chunk begins, and the residency table stands
+still (`PromptExperts.hold`) until chunks are over. Then those experts come that the prompt used most, so that decoding
+begins warm; they are copied by the steps that follow, some hundreds in each.
 """
 
 from collections.abc import Callable, Sequence
