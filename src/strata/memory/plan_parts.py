@@ -90,6 +90,13 @@ def prompt_ring(model: ModelSizes, rows: int) -> int:
     return prompt_places(model, rows) * aligned(max(model.expert_bytes, default=0))
 
 
+def own_prompt_bytes(model: ModelSizes, choice: Choice) -> int:
+    """What prompts keep where not every expert has a slot: the ring, and buffers of short prompts."""
+    if not model.num_routed_experts:
+        return 0
+    return prompt_ring(model, choice.prefill) + model.prompt_arena(min(choice.prefill, OWN_PROMPT_ROWS))
+
+
 def vram_parts(model: ModelSizes, choice: Choice) -> tuple[list[Part], int]:
     """What lies in VRAM besides experts, and the bytes of a prompt's buffers beyond a step's."""
     cell = model.cell(choice.kv)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from strata.errors import MemoryLimitError
 from strata.hw.machine import Gpu, Machine
-from strata.memory.plan_parts import OWN_PROMPT_ROWS, Tier, fill, prompt_ring, ram_parts, vram_parts
+from strata.memory.plan_parts import Tier, fill, own_prompt_bytes, ram_parts, vram_parts
 from strata.memory.plan_sizes import GIB, Choice, ModelSizes, PlanOptions
 from strata.memory.slots import ExpertSlots, all_slots, count_slots, fill_slots
 
@@ -56,10 +56,7 @@ def _vram(model: ModelSizes, gpu: Gpu, options: PlanOptions, choice: Choice) -> 
     if every or not model.num_routed_experts:
         own, lent = prompt, 0
     else:
-        own, lent = (
-            prompt_ring(model, choice.prefill) + model.prompt_arena(min(choice.prefill, OWN_PROMPT_ROWS)),
-            prompt,
-        )
+        own, lent = own_prompt_bytes(model, choice), prompt
         if slots(own).nbytes < lent:  # more than the cache could lend
             own, lent = own + prompt, 0
     found = slots(own)
