@@ -1,4 +1,4 @@
-"""Stage 10: prompts. Chunks of any size, at any residency, have one hash on 8 layers; first tokens of the full-size
+"""Stage 15: prompts. Chunks of any size, at any residency, have one hash on 8 layers; first tokens of the full-size
 model with everything in the GPU's memory and at 24 GiB, a long prompt beside two answers, the ends of the context."""
 
 from typing import Any

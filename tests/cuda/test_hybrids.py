@@ -81,7 +81,7 @@ def test_buckets(name, rows, monkeypatch):
     assert digest(cuda) == digest(cpu)
 
 
-@pytest.mark.parametrize(("rows", "kv"), [(1, "int8"), (8, "f32")])
+@pytest.mark.parametrize(("rows", "kv"), [(1, "int8"), (8, "f32"), (1, "q4"), (8, "k8v4")])
 def test_fused_sublayers(planted, rows, kv, monkeypatch):
     """10 nodes a layer with the delta rule, 12 with attention, for one row; n-gram layer, head and inputs aside."""
     monkeypatch.setattr(models.driver, "ROWS", rows)
@@ -100,10 +100,19 @@ def test_fused_sublayers(planted, rows, kv, monkeypatch):
         assert digest(mixed_steps(cuda, tokens, rows, 4)) == digest(mixed_steps(cpu, tokens, rows, 4))
 
 
-@pytest.mark.parametrize("kv", ["f16", "int8"])
+@pytest.mark.parametrize("kv", ["f16", "int8", "k8v4", "q4"])
 def test_smaller_keys_and_values(kv):
     cpu, cuda = (d.read(0, tokens_of("qwen4exp", 24)) for d in both("qwen4exp", device(), kv=kv))
     assert digest(cuda) == digest(cpu)
+
+
+@pytest.mark.parametrize("kv", ["k8v4", "q4"])
+def test_cells_of_four_bits_without_groups(planted, kv):
+    """Op by op: the turn, stores and reads each by a kernel of their own."""
+    tokens = np.random.default_rng(2).integers(0, 250, 30).tolist()
+    alone = CudaBackend(EmulatedDriver(), slab_bytes=1 << 20, input_bytes=1 << 16, fused=False)
+    digests = [digest(mixed_steps(Driver(planted, b, kv), tokens, 4, 3)) for b in (CpuBackend(2), alone)]
+    assert digests[0] == digests[1]
 
 
 @pytest.mark.parametrize("name", ["qwen35", "qwen4exp"])

@@ -24,6 +24,10 @@ class EmulatedDriver:
         self.arch, self.seed, self.watch = arch, seed, emulator.NO_WATCH
         self.launched: list[Launch] = []  # of the last replay
         self._memory: list[emulator.Memory] = []
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
     def allocate(self, nbytes: int) -> int:
         memory = emulator.Memory(nbytes, align=256, zeroed=True)

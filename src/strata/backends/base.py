@@ -107,6 +107,9 @@ class Backend(Protocol):
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host view of an input, state or output buffer."""
 
+    def close(self) -> None:
+        """Gives back what it holds of a device; raises nothing, and nothing may be used afterwards."""
+
 
 def raise_fault(bits: int, program: Program, detail: str = "") -> None:
     """Names the fault bits a replay returned; `detail`: what a tier says of its own."""

@@ -30,6 +30,9 @@ class ReferenceBackend:
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
         """Nothing: scratch has arrays of its own."""
 
+    def close(self) -> None:
+        """Nothing."""
+
     def feed(self, ids: Buffer, tokens: Buffer) -> None:
         """Nothing: programs do not run ahead."""
 

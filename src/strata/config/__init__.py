@@ -29,6 +29,16 @@ class EngineOptions(Settings):
         pattern=r"auto|cpu|cuda|(cuda:)?\d{1,3}",
         limits_text="auto, cpu, cuda, cuda:N or N",
     )
+    offload_layers: str = setting(
+        "auto",
+        "--offload-layers",
+        "First layers of a dense model, that the CPU computes beside a GPU; auto: as many as the GPU's memory cannot "
+        "hold.",
+        toml="gpu.offload_layers",
+        in_environment=False,
+        pattern=r"auto|\d{1,4}",
+        limits_text="auto or a number",
+    )
     backend: str = setting(
         "auto",
         "--backend",
@@ -187,7 +197,8 @@ class EngineOptions(Settings):
     ngram_table: str = setting(
         "auto",
         "--ngram-table",
-        "Where rows of the n-gram table come from; auto: the file's map, or direct reads where experts are read.",
+        "Where rows of the n-gram table come from; auto: the file's map, or direct reads where experts are read; "
+        "on a GPU RAM up to 256 MiB, else direct reads.",
         toml="memory.ngram_table",
         in_environment=False,
         choices=("auto", "ram", "map", "direct"),

@@ -156,6 +156,12 @@ class Engine:
         for request in self.scheduler.open_requests:
             self.abort(request)
         self._store.close()
+        self._runner.backend.close()
+
+    def abandon(self) -> None:
+        """After a DeviceError: gives back what can be given back, and reads nothing of the device."""
+        self._store.abandon()
+        self._runner.backend.close()
 
     def queue_place(self, request: Request) -> QueuePlace | None:
         """Where a waiting request stands; None when it waits no more."""

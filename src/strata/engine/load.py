@@ -8,6 +8,7 @@ from strata.backends import Backend
 from strata.config import EngineOptions, ServingOptions
 from strata.engine.assemble import Around, assemble
 from strata.engine.gpu_experts import hold_experts, pause_while_lending, set_gpu_costs
+from strata.engine.offload import split
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, make_plan, open_with_draft
 from strata.engine.programs import NARROW_CHUNKS, Limits
@@ -15,8 +16,7 @@ from strata.engine.rates import set_costs
 from strata.engine.residency import ResidencyPolicy, start_policy
 from strata.engine.routes import RouteTracer
 from strata.engine.runner import Runner
-from strata.engine.tiering import backend_kind, make_backend, open_experts, open_tiers
-from strata.errors import UnsupportedError
+from strata.engine.tiering import AsksForRows, backend_kind, make_backend, open_experts, open_tiers
 from strata.gguf import ModelFile
 from strata.memory import Placement, StatePool
 from strata.memory.counters import read_counters
@@ -69,7 +69,7 @@ def load_model(
     if backend is not None and "chunk" not in backend.forms:
         options = replace(options, prefill="0")
     placement = make_plan(file, model, options, drafted, _machine(options, backend))
-    _tell(placement, backend)
+    _tell(placement)
     choice = placement.choice
     cutter = Cutter(min(choice.prefill, -(-choice.context // PAGE_CELLS) * PAGE_CELLS))
     limits = Limits(
@@ -83,8 +83,12 @@ def load_model(
     if backend is None:
         experts = open_experts(model, files, options, placement, progress)
     if backend is None:
-        tiers = open_tiers(model, files, experts, options)
+        tiers = open_tiers(model, files, experts, options, backend_kind(options))
         backend = make_backend(options, tiers, placement)
+    elif isinstance(backend, AsksForRows):
+        tiers = open_tiers(model, files, None, options, "cuda")
+        backend.ask_for_rows({} if tiers is None else tiers.ngram)
+    backend = split(backend, placement.offloaded, options)
     state = _state(model, choice, _resident(placement, options, backend))
     tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None
     runner = Runner(model, backend, state, limits, tracer)
@@ -116,20 +120,18 @@ def _state(model: Model, choice: Choice, resident: Residency | None) -> StatePoo
     return StatePool.create(shape, choice.pages, slots, choice.kv, resident)
 
 
-def _tell(placement: Placement, backend: Backend | None) -> None:
+def _tell(placement: Placement) -> None:
     for note in placement.notes:
         log.logger(__name__).warning("%s", note)
-    if backend is not None and backend.name == "cuda" and placement.choice.kv in ("k8v4", "q4"):
-        raise UnsupportedError(f"--kv {placement.choice.kv} is not served on a GPU; f32, f16 and int8 are")
 
 
 def _resident(placement: Placement, options: EngineOptions, backend: Backend) -> Residency | None:
-    """Which cells lie in the pretended GPU's memory; None: all, or the backend cannot tell them apart."""
-    choice = placement.choice
-    if backend.name != "sim" or choice.resident >= choice.cells:
+    """Which cells lie in the GPU's memory; None: all, or the backend cannot tell them apart."""
+    choice, rate = placement.choice, options.link_limit_gbps
+    cells = options.kv_resident or choice.resident
+    if backend.name not in ("sim", "cuda") or cells >= choice.cells:
         return None
-    rate = options.link_limit_gbps
-    return Residency(choice.resident, 1 / rate if rate else 0.0)
+    return Residency(cells, 1 / rate if rate else 0.0)
 
 
 def _machine(options: EngineOptions, backend: Backend | None) -> hw.Machine:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends import Backend, PeekingReplay, Replay
@@ -22,6 +23,7 @@ from strata.ops import (
     Program,
     ResultsRing,
     StepBuffers,
+    count_tokens,
     publish,
     sample,
 )
@@ -177,7 +179,7 @@ class Programs:
         """Builds all programs, then lowers them, when the arenas' sizes are known."""
         steps = [self._forward("step", size) for size in self._limits.step_buckets]
         chunks = [self._forward("chunk", rows) for rows in self._limits.chunk_buckets]
-        sampler, settling = self._sampler(), keeper.program()
+        sampler, settling = self._sampler(backend), keeper.program()
         draft = [] if self.drafter is None else [self.drafter.program(self._state, self._table, self.logits)]
         backend.reserve(max(p.arena_bytes for p in (*steps, sampler, settling, *draft)))
         backend.reserve(max((p.arena_bytes for p in chunks), default=0), "chunk")
@@ -211,8 +213,10 @@ class Programs:
             model.forward(b, self._state, self._table, self.logits, self.drafter.hidden(form))
         return b.finish()
 
-    def _sampler(self) -> Program:
-        b = Builder(self._inputs.step, MAX_STEP_ROWS)
+    def _sampler(self, backend: Backend) -> Program:
+        b, counts = Builder(self._inputs.step, MAX_STEP_ROWS), self.samples.buffers.counts
+        if not isinstance(backend.array(counts), np.ndarray):  # where the host cannot count by itself
+            count_tokens(b, self.samples.counting, counts)
         sample(b, self.logits, self.samples.buffers)
         publish(b, self.ring, self.samples.buffers.out_ids, self.samples.buffers.out_logprob)
         return b.finish()

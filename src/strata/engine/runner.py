@@ -147,6 +147,7 @@ class Runner:
             if not self._ahead.taken:
                 self.write_rows(plan).submit()
             self.programs.sampler.submit()
+            self._samples.counted()
             self.commit_one(decode.sequences)
             timer.stop()
             self._read(plan, output)
@@ -289,6 +290,8 @@ class Runner:
             tokens = self.published()
         except FaultError as fault:
             tokens = self._without_faults(sequences, fault, output)
+        finally:
+            self._samples.counted()
         return self._sampled(sequences, positions, tokens, output)
 
     def _sampled(self, sequences: Ints, positions: Ints, tokens: Ints, output: StepOutput) -> Ints:

@@ -63,6 +63,9 @@ class CountingBackend:
     def check(self) -> None:
         """Nothing was reported."""
 
+    def close(self) -> None:
+        """Nothing."""
+
     def feed(self, ids: Buffer, tokens: Buffer) -> None:
         """Nothing is ever run."""
 

@@ -114,13 +114,15 @@ def vram_parts(model: ModelSizes, choice: Choice) -> tuple[list[Part], int]:
     return parts, model.prompt_arena(choice.prefill)
 
 
-def ram_parts(model: ModelSizes, machine: Machine, choice: Choice, on_gpu: bool) -> list[Part]:
+def ram_parts(
+    model: ModelSizes, machine: Machine, choice: Choice, on_gpu: bool, ngram_in_ram: bool
+) -> list[Part]:
     """What lies in RAM besides experts."""
     cell = model.cell(choice.kv)
     common = [
         Part("base", model.base),
         Part("embedding", model.embedding, pinned=True),
-        Part("n-gram rows", min(model.ngram, ROW_CACHE), pinned=True),
+        Part("n-gram rows", model.ngram if ngram_in_ram else min(model.ngram, ROW_CACHE), pinned=True),
         Part("thread scratch", model.thread * machine.threads),
     ]
     if on_gpu:

@@ -23,6 +23,7 @@ class Placement:
     lent: int  # of the expert cache, to a prompt while it is read
     pinned: int  # of RAM, to be page-locked
     notes: tuple[str, ...] = ()
+    offloaded: int = 0  # layers, the first ones, that the CPU computes beside the GPU
 
 
 def place(model: ModelSizes, machine: Machine, options: PlanOptions, choice: Choice) -> Placement:
@@ -65,7 +66,8 @@ def _vram(model: ModelSizes, gpu: Gpu, options: PlanOptions, choice: Choice) -> 
 
 def _ram(model: ModelSizes, machine: Machine, options: PlanOptions, choice: Choice) -> tuple[Tier, int, int]:
     """The tier, and the bytes of experts in RAM and on the SSD."""
-    parts, capacity = ram_parts(model, machine, choice, on_gpu=bool(machine.gpus)), machine.ram_capacity
+    parts = ram_parts(model, machine, choice, bool(machine.gpus), options.ngram_in_ram)
+    capacity = machine.ram_capacity
     reserve = options.ram_reserve(capacity)
     every = all_slots(model.expert_classes()).nbytes
     least = min(model.least_ram_experts(), every)

@@ -133,6 +133,7 @@ class PlanOptions:
     vram_reserve: int = 700 * MIB
     expert_slots: int | None = None  # None: as many as fit
     ram_budget: int | None = None  # of experts in RAM; None: as many as fit
+    ngram_in_ram: bool = False  # the whole table; else as many rows as are kept
 
     @classmethod
     def of(cls, options: EngineOptions) -> Self:
@@ -151,6 +152,7 @@ class PlanOptions:
             vram_reserve=int(options.vram_reserve_mib * MIB),
             expert_slots=None if slots == "auto" else int(slots),
             ram_budget=int(options.ram_budget_gib * GIB) if options.ram_budget_gib else None,
+            ngram_in_ram=options.ngram_table == "ram",
         )
 
     def ram_reserve(self, capacity: int) -> int:

@@ -86,9 +86,13 @@ def _lifespan(
 
 @probes.get("/health")
 async def health(request: Request) -> JSONResponse:
-    """200 while requests can be served."""
-    alive = request.app.state.service.engine.alive
-    return JSONResponse({"status": "ok" if alive else "failed"}, 200 if alive else 503)
+    """200 while requests can be served, as far as is known."""
+    engine = request.app.state.service.engine
+    if engine.alive:
+        return JSONResponse({"status": "ok"})
+    return JSONResponse(
+        {"status": "failed", **({"error": str(engine.trouble)} if engine.trouble else {})}, 503
+    )
 
 
 @probes.get("/metrics", response_class=PlainTextResponse)

@@ -40,6 +40,7 @@ class Service:
     embedding_width: int
     pooling: PoolingMode
     metrics: Metrics
+    tier_counts: dict[str, int]  # as of the last look
     created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
@@ -50,8 +51,9 @@ class Service:
         tokenizer = Tokenizer.from_metadata(metadata)
         template = ChatTemplate.from_metadata(metadata) if CHAT_TEMPLATE_KEY in metadata else None
         preparer = Preparer(tokenizer, template, vocab)
-        metrics = Metrics(model_id)
+        metrics, tier_counts = Metrics(model_id), dict[str, int]()
         _watch_engine(metrics, engine)
+        metrics.registry.register(TierCollector(lambda: tier_counts, loaded.placement))
         return cls(
             engine,
             tokenizer,
@@ -63,6 +65,7 @@ class Service:
             loaded.embedding_width,
             pooling_mode(loaded.model_file),
             metrics,
+            tier_counts,
         )
 
     @property
@@ -113,10 +116,19 @@ class Service:
             for index in range(call.wishes.n)
         ]
 
+    async def look(self) -> None:
+        """Asks for what only the engine's thread may look at; values stay where a step keeps it from telling soon, or
+        the model is not in memory."""
+        found = await self.engine.ask_soon(lambda e: (e.num_free_pages / e.num_pages, e.tier_counts()), None)
+        if found is not None:
+            self.metrics.kv_usage.set(1 - found[0])
+            self.tier_counts.update(found[1])
+        elif not self.engine.loaded:
+            self.metrics.kv_usage.set(0)
+
     async def measured(self) -> bytes:
-        """The metrics, with what only the engine's thread may look at."""
-        usage = await self.engine.ask_soon(lambda e: 1 - e.num_free_pages / e.num_pages, 0.0)
-        self.metrics.kv_usage.set(usage)
+        """The metrics."""
+        await self.look()
         return self.metrics.render()
 
     async def started(self, generations: Sequence[Generation]) -> None:
@@ -146,10 +158,6 @@ def _watch_engine(metrics: Metrics, engine: EngineThread) -> None:
     parts = {"prompt": lambda: engine.prompt_seconds, "decode": lambda: engine.decode_seconds}
     metrics.own("step_seconds", "Time of steps, by what it went to.", parts, "part")
     loaded = {"": lambda: float(engine.loaded)}
-    placement = engine.engine.placement
-    metrics.registry.register(
-        TierCollector(lambda: engine.engine.tier_counts() if engine.loaded else {}, placement)
-    )
     metrics.own("model_loaded", "Whether the model is in memory.", loaded)
 
 

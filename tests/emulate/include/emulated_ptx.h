@@ -9,6 +9,7 @@ namespace strata {
 
 inline void dependency_wait() { emulated::emulated_dependency_wait(); }
 inline void dependency_launch() { emulated::emulated_dependency_launch(); }
+inline void trace(int) {}
 inline void dependency_settled() { emulated::emulated_dependency_settled(); }
 
 inline uint32_t load_acquire(const uint32_t* p) {

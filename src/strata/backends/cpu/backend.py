@@ -55,6 +55,9 @@ class CpuBackend:
     def end_prompts(self) -> None:
         """Nothing is held for prompts."""
 
+    def close(self) -> None:
+        """Nothing: memory goes with the last who holds it."""
+
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """The array behind an input, state, constant or output buffer."""
         if buffer not in self._arrays:
@@ -62,6 +65,10 @@ class CpuBackend:
                 _aligned(buffer) if buffer.data is None else np.ascontiguousarray(buffer.data)
             )
         return self._arrays[buffer]
+
+    def adopt(self, buffer: Buffer, array: NDArray[Any]) -> None:
+        """From now on the buffer lies there; comes before anything of it is lowered."""
+        self._arrays[buffer] = array
 
     def expert_table(self, weight: Weight) -> NDArray[np.uint64]:
         """Where kernels look up the experts of a stack, uint64 [num_experts]; entries may change between steps."""

@@ -1,6 +1,6 @@
 """Memory and lowering of the CUDA backend."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, get_args
 
@@ -18,6 +18,7 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     fuse_sublayer,
     lower_attention,
     lower_dense,
+    lower_fetch,
     lower_heads,
     lower_linear,
     lower_moe,
@@ -30,10 +31,11 @@ from strata.backends.cuda.clock import Clock, EventStamp
 from strata.backends.cuda.driver import Driver, Launch
 from strata.backends.cuda.fuse import Group, Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
-from strata.backends.cuda.lower import Context, lower
-from strata.backends.cuda.memory import ALIGNMENT, DeviceArray, Slabs
+from strata.backends.cuda.lower import Context, TableBox, lower
+from strata.backends.cuda.memory import ALIGNMENT, DeviceArray, HostArray, Slabs
 from strata.backends.cuda.prompt_experts import NARROW_ROWS
 from strata.backends.cuda.replay import CudaReplay, Part
+from strata.backends.cuda.tables import Asked, Tables
 from strata.backends.cuda.tier import ExpertTier, TierOptions
 from strata.backends.cuda.weights import WeightStore
 from strata.backends.cuda.workspace import Scratch, Workspace
@@ -72,6 +74,7 @@ class CudaBackend:
         self._workspace = Workspace(driver, slab_bytes)
         self._faults = {arena: driver.allocate_host(128) for arena in get_args(Arena)}
         self._clock = Clock(driver)
+        self._tables = Tables(driver, {}, self._weights)
         self._told = False  # whether the log has the kernels
         self.tier: ExpertTier | None = None  # None: all experts lie in the GPU's memory
 
@@ -94,6 +97,10 @@ class CudaBackend:
         """Experts may move again, and come back where chunks had their scratch."""
         if self.tier is not None:
             self.tier.end_prompts()
+
+    def close(self) -> None:
+        """Gives the device back."""
+        self.driver.close()
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host array of a step input or of polled memory; of anything else a DeviceArray, which copies."""
@@ -128,6 +135,10 @@ class CudaBackend:
         address = self._expert_table(weight)
         return DeviceArray(self.driver, address, (weight.shape[0],), np.uint64)
 
+    def ask_for_rows(self, stores: Mapping[Weight, _native.NgramStore]) -> None:
+        """Rows of these tables come from their stores; comes before programs are lowered."""
+        self._tables = Tables(self.driver, stores, self._weights)
+
     def hold_experts(self, experts: ExpertTiers, options: TierOptions) -> None:
         """From now on these experts lie in RAM and in slots; comes before programs are lowered."""
         self._weights.far = True
@@ -155,8 +166,9 @@ class CudaBackend:
             self.tier.learn(program)
         found = groups(program, self._fused, self._borders(program, arena))
         offsets, arena_bytes = plan(program, found)
-        scratch = self._scratch(program, arena, found, offsets, arena_bytes)
-        context = self._context(program, arena, offsets, scratch)
+        asked = self._tables.boxes(program, lambda: self._workspace.counters(1))
+        scratch = self._scratch(program, arena, found, offsets, arena_bytes, asked)
+        context = self._context(program, arena, offsets, scratch, asked)
 
         def launches(lowering: Lowering) -> list[Launch]:
             scratch.workspace.reset()
@@ -177,7 +189,11 @@ class CudaBackend:
             return launches(lambda at: lower(program.ops[i], at))
 
         blocks = self._inputs if arena == "chunk" else self._inputs[:1]
-        replay = CudaReplay(self.driver, program, parts, alone, tuple(blocks), self._faults[arena], self.tier)
+        replay = CudaReplay(
+            self.driver, program, parts, alone, tuple(blocks), self._faults[arena], self.tier, asked.tell,
+            self._tables.failure,
+        )  # fmt: skip
+        replay.scratch = context.buffer
         replay.lent = scratch.lent
         if experts and program.bucket > NARROW_ROWS:
             replay.stream(self._expert_ops(program))
@@ -193,13 +209,14 @@ class CudaBackend:
         found: Sequence[Group],
         offsets: dict[Buffer, int],
         arena_bytes: int,
+        asked: Asked,
     ) -> Scratch:
         """Places a program's scratch; a wide chunk's at the end of the expert slots, where there are any."""
         if arena == "step":
             self._allocate(arena_bytes, arena)  # more than reserved where groups hold their buffers longer
             return Scratch(self._arenas[arena][0], self._workspace)
         workspace = self._workspace.beside()
-        context = self._context(program, arena, offsets, Scratch(0, workspace))
+        context = self._context(program, arena, offsets, Scratch(0, workspace), asked)
         with workspace.measured():
             for group in found:
                 workspace.reset()
@@ -259,7 +276,7 @@ class CudaBackend:
             logger.info("off: %s", line)
 
     def _context(
-        self, program: Program, arena: Arena, offsets: dict[Buffer, int], scratch: Scratch
+        self, program: Program, arena: Arena, offsets: dict[Buffer, int], scratch: Scratch, asked: Asked
     ) -> Context:
         def buffer_address(buffer: Buffer) -> int:
             if buffer.role == "scratch":
@@ -280,6 +297,7 @@ class CudaBackend:
             lambda weight: self._expert_table(weight, arena),
             scratch.workspace.take,
             scratch.workspace.counters,
+            lambda ids: asked.boxes.get(ids, TableBox()),
             self._faults[arena].address,
             self.tier if arena == "step" else None,
         )
@@ -305,6 +323,9 @@ class CudaBackend:
         if buffer.role in ("input", "polled"):
             host = self.driver.allocate_host(buffer.nbytes)
             return host.address, host.array.view(dtype).reshape(buffer.shape)
+        if buffer.in_ram:
+            host = self.driver.allocate_host(buffer.nbytes)
+            return host.address, HostArray(self.driver, host, buffer.shape, dtype)
         address = self._states.take(buffer.nbytes)
         if buffer.data is not None:
             self.driver.upload(address, np.ascontiguousarray(buffer.data))

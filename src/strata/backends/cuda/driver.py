@@ -87,9 +87,12 @@ class HostMemory:
 
 class Driver(Protocol):
     """One device with two streams; what says nothing of streams is about COMPUTE. Everything raises DeviceError with
-    what failed."""
+    what failed; after one out of a step nothing but `close` is of use."""
 
     properties: DeviceProperties
+
+    def close(self) -> None:
+        """Gives back all that it holds; raises nothing, and nothing may be used afterwards."""
 
     def allocate(self, nbytes: int) -> int:
         """Zeroed device memory on a 256-byte border; lives as long as the driver."""

@@ -4,7 +4,16 @@ from collections.abc import Sequence
 
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer, tensor_cores
-from strata.backends.cuda.lower_attention import KV_TYPES, most_heads, of_prompt, room
+from strata.backends.cuda.lower_attention import (
+    KV_TYPES,
+    kv_macros,
+    most_heads,
+    of_prompt,
+    pool_sizes,
+    room,
+    slot_args,
+    turned,
+)
 from strata.backends.cuda.lower_dense import rows_of
 from strata.ops.arithmetic import ATTENTION_SPLIT
 from strata.ops.select_blocks import BlockScores, RankBlocks, SelectBlocks
@@ -134,14 +143,17 @@ def _attend_chunk(op: SparseAttention, at: Context, together: int) -> Launch:
     return launch("sparse_prompt.cu", "sparse_prompt", grid, 128, args, macros=macros, shared=shared)
 
 
-def attend(op: SparseAttention, at: Context, gated: Sequence[Arg] = ()) -> list[Launch]:
-    """Launches of sparse.cu; `gated`: addresses of queries with gates and of q8 planes for the gated heads."""
+def attend(op: SparseAttention, at: Context, gated: Sequence[Arg] = (), turn: bool = False) -> list[Launch]:
+    """Launches of sparse.cu; `gated`: addresses of queries with gates and of q8 planes for the gated heads; `turn`:
+    heads are turned first."""
     rows = rows_of(op.q, at)
-    return [_attend(op, at, row, min(rows - row, _ROWS), gated) for row in range(0, rows, _ROWS)]
+    return [_attend(op, at, row, min(rows - row, _ROWS), gated, turn) for row in range(0, rows, _ROWS)]
 
 
-def _attend(op: SparseAttention, at: Context, row: int, rows: int, gated: Sequence[Arg]) -> Launch:
-    num_pages, kv_heads, _, head_dim = op.k_pool.shape
+def _attend(
+    op: SparseAttention, at: Context, row: int, rows: int, gated: Sequence[Arg], turn: bool
+) -> Launch:
+    num_pages, kv_heads, head_dim = pool_sizes(op.k_pool)
     budget, group = op.selected.shape[-1], op.heads // kv_heads
     splits = -(-(budget * op.ratio + op.ratio - 1) // ATTENTION_SPLIT)
     most = min(most_heads(head_dim), group)
@@ -150,13 +162,14 @@ def _attend(op: SparseAttention, at: Context, row: int, rows: int, gated: Sequen
     parts = kv_heads * -(-group // heads)
     results = at.scratch(4 * rows * op.heads * splits * (head_dim + 2))
     buffers = (op.positions, op.sequences, op.page_table, op.q, op.selected, op.k_pool, op.v_pool)
-    args = [at.live(op.q), *at.at(*buffers, op.k_scales, op.v_scales, op.out), *(gated or [pointer(0)] * 4)]
+    args = [at.live(op.q), *at.at(*buffers, op.k_scales, op.v_scales), *slot_args(op.resident, at)]
+    args += [*at.at(op.out), *(gated or [pointer(0)] * 4)]
     args += [pointer(results), pointer(at.counters(rows * parts))]
     args += ints(op.heads, kv_heads, op.page_table.shape[1], num_pages, op.ratio, budget, row, splits)
     args += [*floats(op.scale), pointer(at.faults)]
     macros: list[tuple[str, str | int]] = [
-        ("STRATA_KV", KV_TYPES[op.k_pool.dtype]), ("STRATA_HEADS", heads), ("STRATA_DIM", head_dim),
-        ("STRATA_GATED", int(bool(gated))),
+        *kv_macros(op.k_pool, op.v_pool), ("STRATA_HEADS", heads), ("STRATA_DIM", head_dim),
+        ("STRATA_GATED", int(bool(gated))), *turned(turn), *([] if op.resident is None else [("STRATA_SLOTS", 1)]),
     ]  # fmt: skip
     shared = room(head_dim, heads)
     return launch(

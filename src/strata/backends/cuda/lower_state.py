@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import (
     Context,
@@ -25,6 +27,7 @@ from strata.ops.step import CHUNK_BLOCK, MAX_STEP_ROWS, PAGE_CELLS
 _COLUMN_WARPS = 8
 _SEGMENT = 512  # rows of a prompt whose blocks are prepared at a time: what they leave stays in a large cache
 _COLUMNS = 32  # values of a head that a thread block takes through the blocks
+_TABLE_WARPS = 4
 
 
 @lower.register
@@ -139,17 +142,25 @@ def _(op: NgramRows, at: Context) -> list[Launch]:
     step = (op.positions, op.sequences, op.tap_positions, op.tap_slots, op.tokens)
     args = [at.live(op.out), *at.at(*step, op.multipliers, op.sizes, op.offsets, op.history, op.out)]
     sizes = (op.multipliers.shape[0], op.sizes.shape[0], op.eos, op.history.shape[0], int(op.tapped))
-    return [launch("ngram.cu", "ngram_rows", 1, THREADS, [*args, *ints(*sizes), pointer(at.faults)])]
+    box = at.box(op.out)
+    args += [*ints(*sizes), pointer(box.head), pointer(box.ids), pointer(box.posts), np.uint64(box.limit_ns)]
+    return [launch("ngram.cu", "ngram_rows", 1, THREADS, [*args, pointer(at.faults)])]
 
 
 @lower.register
 def _(op: TableRows, at: Context) -> list[Launch]:
-    (rows, width), n = op.weight.shape, op.index.shape[-1]
-    args = [at.live(op.out), *at.at(op.index), *at.raw(op.weight), *at.at(op.out)]
-    args += [*ints(width, rows, n), pointer(at.faults)]
-    blocks = op.out.shape[0] * n * width // op.weight.format.block_values
-    grid, macros = -(-blocks // THREADS), [type_macro(op.weight.format)]
-    return [launch("ngram.cu", "table_rows", grid, THREADS, args, macros=macros)]
+    (rows, width), n, box = op.weight.shape, op.index.shape[-1], at.box(op.index)
+    table = [pointer(box.rows)] if box.head else at.raw(op.weight)
+    args = [at.live(op.out), *at.at(op.index), *table, *at.at(op.out)]
+    room = -(-(op.weight.nbytes // rows + 32) // 16) * 16
+    args += [*ints(width, rows, n, room), pointer(box.head), pointer(box.posts), np.uint64(box.limit_ns)]
+    grid, macros = -(-op.out.shape[0] * n // _TABLE_WARPS), [type_macro(op.weight.format)]
+    return [
+        launch(
+            "ngram.cu", "table_rows", grid, 32 * _TABLE_WARPS, [*args, pointer(at.faults)], macros=macros,
+            shared=_TABLE_WARPS * room,
+        )
+    ]  # fmt: skip
 
 
 @lower.register

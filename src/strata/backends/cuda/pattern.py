@@ -86,6 +86,10 @@ class Pattern:
         """Addresses of x as q8; null where nobody asked for it."""
         return at.q8(self.q8[x]) if x in self.q8 else [pointer(0)] * 3
 
+    def unread(self, buffer: Buffer) -> bool:
+        """Whether nothing beyond what is taken reads the scratch buffer."""
+        return self._window.unread_after(len(self.ops), buffer)
+
     def close(self, *results: Buffer) -> None:
         """Mismatch where an op outside reads what the pattern makes, results aside."""
         made = {b for op in self.ops for b in op.outputs if b.role == "scratch"} - set(results)

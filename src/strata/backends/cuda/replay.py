@@ -6,12 +6,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strata.backends.base import raise_fault
 from strata.backends.cuda.driver import Driver, HostMemory, Launch
 from strata.backends.cuda.inputs import StepInputs
 from strata.backends.cuda.prompt_experts import PromptExperts
 from strata.backends.cuda.tier import ExpertTier
+from strata.ops.buffers import NUMPY_DTYPES, Buffer
 from strata.ops.program import Program
 
 _NO_FAULTS = bytes(128)
@@ -29,7 +31,8 @@ class Part:
 class CudaReplay:
     """`parts` in order are the program; `alone`: launches of one op, where a replay begins or ends in a part.
     `inputs`: the first block is copied by every replay; the others, whose content stays from a program's first part to
-    its last, by those that begin with the first op."""
+    its last, by those that begin with the first op. `asked`: ops that ask somebody on the host, and how that one is
+    told beforehand; `failure`: what went wrong there."""
 
     def __init__(
         self,
@@ -40,14 +43,25 @@ class CudaReplay:
         inputs: Sequence[StepInputs],
         faults: HostMemory,
         tier: ExpertTier | None = None,
+        asked: Sequence[tuple[int, Callable[[], None]]] = (),
+        failure: Callable[[], str] = str,
     ):
         self._driver, self._program, self.parts, self._alone = driver, program, parts, alone
         self._inputs, self._faults, self._tier = inputs, faults, tier
+        self._asked, self._failure = asked, failure
         self._number = 0  # of the last replay, as the tier counts them
         self._graphs: dict[tuple[int, int], Any] = {}
         self._streamed: dict[int, int] = {}
         self.lent = 0  # bytes of expert slots that the program takes while a chunk is read
         self._done = driver.event()
+        self.scratch: Callable[[Buffer], int] | None = None  # addresses, once it is lowered
+
+    def peek(self, buffer: Buffer) -> NDArray[Any]:
+        """A copy of a scratch buffer, where no fused kernel kept it to itself."""
+        assert self.scratch is not None
+        out = np.empty(buffer.shape, NUMPY_DTYPES[buffer.dtype])
+        self._driver.download(self.scratch(buffer), out)
+        return out
 
     def run(self, begin: int = 0, end: int | None = None) -> None:
         """Ops [begin, end): starts them and waits; raises FaultError when a kernel reported one."""
@@ -101,6 +115,7 @@ class CudaReplay:
             block.snapshot()
         if self._tier is not None:
             self._number = self._tier.device.started()
+        self._tell_hosts(begin, end)
         self._driver.replay(graph)
 
     def prepare(self, begin: int = 0, end: int | None = None) -> None:
@@ -118,6 +133,12 @@ class CudaReplay:
 
     def _blocks(self, begin: int) -> Sequence[StepInputs]:
         return self._inputs if begin == 0 else self._inputs[:1]
+
+    def _tell_hosts(self, begin: int, end: int) -> None:
+        """Those whom ops of this part will ask are told that they will be."""
+        for i, tell in self._asked:
+            if begin <= i < end:
+                tell()
 
     def wait(self) -> None:
         """Until the last submitted replay of this program is done."""
@@ -144,7 +165,7 @@ class CudaReplay:
     def check(self) -> None:
         """Raises what kernels reported since the last check."""
         if bits := self.reported():
-            raise_fault(bits, self._program)
+            raise_fault(bits, self._program, self._failure())
 
     def reported(self) -> int:
         """Fault bits (native/cpu/op.h) reported since they were last read."""
@@ -158,6 +179,8 @@ class CudaReplay:
     def timeline(self, repeats: int = 5) -> list[tuple[str, str, float]]:
         """(op kinds, kernel, microseconds) of every node of the whole program, with the inputs as they are now."""
         nodes = [(self._kinds(part), n) for part in self.parts for n in part.launches]
+        for _ in range(repeats):
+            self._tell_hosts(0, len(self._program))
         times = self._driver.timeline([n for _, n in nodes], repeats)
         return [(kind, str(n.kernel), us) for (kind, n), us in zip(nodes, times, strict=True)]
 

@@ -22,6 +22,19 @@ __device__ __forceinline__ void dependency_launch() {
 #endif
 }
 
+// When this thread block passes `point` (0 .. 13): the multiprocessor's clock, where a source is compiled with STRATA_TRACE, the address of
+// 16 words of 8 bytes a thread block (scripts/gpu_check/trace.py). Word 15: the multiprocessor + 1.
+__device__ __forceinline__ void trace(int point) {
+#ifdef STRATA_TRACE
+  if (threadIdx.x != 0) return;
+  const uint32_t block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  uint64_t* at = reinterpret_cast<uint64_t*>(STRATA_TRACE) + 16 * block;
+  uint32_t processor;
+  asm volatile("mov.u32 %0, %smid;" : "=r"(processor));
+  at[point] = clock64(), at[15] = processor + 1;
+#endif
+}
+
 // From here on a kernel may read and write what no launch but its predecessor touches: where each launch calls
 // dependency_launch only after dependency_wait, all before the predecessor are complete.
 __device__ __forceinline__ void dependency_settled() {}

@@ -1,5 +1,6 @@
 // rope_store: queries and keys, normed by heads where they have norm weights, rotated by the row's position; keys and values to their
-// cell of the pool. A warp a (row, head of queries, keys or values). Keys go to k_out too, where it is given.
+// cell of the pool. A warp a (row, head of queries, keys or values). Keys go to k_out too, where it is given, before they are turned
+// for 4-bit cells; queries are turned where keys are.
 #include "kv_store.cuh"
 #include "step.cuh"
 
@@ -41,8 +42,8 @@ extern "C" __global__ void rope_store(const int* live, const int* positions, con
                                       const float* table, const float* q, const float* k, const float* v, const float* q_weight,
                                       const float* k_weight, float* q_out, float* k_out, void* k_pool, void* v_pool,
                                       unsigned short* k_scales, unsigned short* v_scales, uint32_t* faults, int heads, int kv_heads,
-                                      int dim, int rotary, int style, int max_positions, int pages_per_seq, int kv_type, int num_pages,
-                                      float q_eps, float k_eps) {
+                                      int dim, int rotary, int style, int max_positions, int pages_per_seq, int k_type, int v_type,
+                                      int num_pages, float q_eps, float k_eps) {
   STRATA_DYNAMIC_SHARED(shared);
   float* x = reinterpret_cast<float*>(shared) + warp_id() * dim;
   dependency_launch();
@@ -59,6 +60,7 @@ extern "C" __global__ void rope_store(const int* live, const int* positions, con
     const size_t at = (static_cast<size_t>(row) * heads + part) * dim;
     take(q + at, q_weight, dim, q_eps, x);
     rope.turn(x, position);
+    if (k_type == kKvNibbles) turn_groups(x, dim, kv_group(dim), turn_factor(kv_group(dim)), x);
     for (int i = lane_id(); i < dim; i += 32) q_out[at + i] = x[i];
     return;
   }
@@ -75,9 +77,9 @@ extern "C" __global__ void rope_store(const int* live, const int* positions, con
     report(faults, kFaultRange);
     return;
   }
-  const int group = kv_group(dim);
-  const size_t cell = cell_offset(page, kv_heads, head, position % kPageCells, dim);
+  const int group = kv_group(dim), type = value ? v_type : k_type;
+  if (type == kKvNibbles) turn_groups(x, dim, group, turn_factor(group), x);
+  const CellStore store = {k_pool, v_pool, k_scales, v_scales, {}, kv_heads, dim};
   for (int g = 0; g < dim; g += group)
-    if (!store_group(x + g, min(group, dim - g), kv_type, value ? v_pool : k_pool, value ? v_scales : k_scales, cell + g, group))
-      report(faults, kFaultNonFinite);
+    if (!store.put(x + g, value, type, page, head, position % kPageCells, g, min(group, dim - g), group)) report(faults, kFaultNonFinite);
 }

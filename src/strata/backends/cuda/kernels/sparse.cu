@@ -1,18 +1,30 @@
 // sparse_attention: a row attends to the cells of its selected blocks, ascending, then to those after the last complete block; splits
-// of 256 are by index in that list. Macros: STRATA_KV (pool type), STRATA_HEADS (query heads a thread block takes), STRATA_DIM (values a
-// head), STRATA_GATED (1: heads are gated and become q8, 0: they go to `out`). Grid: (splits, groups of heads, rows from `row0` on);
+// of 256 are by index in that list. Macros: STRATA_KV (pool type; of values STRATA_V, where it is another), STRATA_HEADS (query heads a
+// thread block takes), STRATA_DIM (values a head), STRATA_GATED (1: heads are gated and become q8, 0: they go to `out`), STRATA_TURN (1:
+// heads are turned first, ops/hadamard.py), STRATA_SLOTS (1: groups of cells may lie in slots). Grid: (splits, groups of heads, rows from `row0` on);
 // the last thread block of a row's heads to end joins their splits.
 #include "ahead.cuh"
+#include "hadamard.cuh"
 #include "op.cuh"
 #include "split.cuh"
 #include "step.cuh"
 
 using namespace strata;
 
+#ifndef STRATA_V
+#define STRATA_V STRATA_KV
+#endif
+#ifndef STRATA_TURN
+#define STRATA_TURN 0
+#endif
+#ifndef STRATA_SLOTS
+#define STRATA_SLOTS 0
+#endif
+
 namespace {
 
 constexpr int H = STRATA_HEADS, D = STRATA_DIM;
-using Work = Split<STRATA_KV, H, D>;
+using Work = Split<STRATA_KV, STRATA_V, H, D, STRATA_SLOTS != 0>;
 
 // The row's list of cells.
 struct Cells {
@@ -40,8 +52,12 @@ struct Output {
   uint32_t* faults;
 
   // `values` [heads][D] in shared memory, of a row's heads from flat position `at` on.
-  __device__ __forceinline__ void put(const float* values, int heads, size_t at) const {
+  __device__ __forceinline__ void put(float* values, int heads, size_t at) const {
     __syncthreads();
+    if (STRATA_TURN) {
+      for (int h = warp_id(); h < heads; h += kSplitThreads / 32) turn_groups(values + h * D, D, Work::kGroup, turn_factor(Work::kGroup), values + h * D);
+      __syncthreads();
+    }
     for (int i = threadIdx.x; i < heads * D; i += kSplitThreads) {
 #if STRATA_GATED
       const float v = values[i] * sigmoid32(q_and_gate[2 * at + i / D * 2 * D + D + i % D]);
@@ -59,8 +75,8 @@ struct Output {
 
 extern "C" __global__ void __launch_bounds__(256, 2) sparse_attention(
     const int* live, const int* positions, const int* sequences, const int* page_table, const float* q, const int* selected,
-    const void* k_pool, const void* v_pool, const unsigned short* k_scales, const unsigned short* v_scales, float* out,
-    const float* q_and_gate, int8_t* out_q, float* out_d, int16_t* out_sums, float* results, uint32_t* arrived, int heads, int kv_heads,
+    const void* k_pool, const void* v_pool, const unsigned short* k_scales, const unsigned short* v_scales, void* k_slots, void* v_slots,
+    unsigned short* k_slot_scales, unsigned short* v_slot_scales, const int* slot_table, float* out, const float* q_and_gate, int8_t* out_q, float* out_d, int16_t* out_sums, float* results, uint32_t* arrived, int heads, int kv_heads,
     int pages_per_seq, int num_pages, int ratio, int budget, int row0, int max_splits, float scale, uint32_t* faults, const uint8_t* ahead,
     uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
@@ -88,12 +104,15 @@ extern "C" __global__ void __launch_bounds__(256, 2) sparse_attention(
   const int cell = own < end ? cells.at(split * kAttentionSplit + own) : 0;
   const int page = cell < 0 ? -1 : page_id(page_table, pages_per_seq, num_pages, sequence, cell / kPageCells);
   s.cell[own] = (max(page, 0) * kv_heads + kv_head) * kPageCells + cell % kPageCells;
+  const KvSlots slots = {k_slots, v_slots, k_slot_scales, v_slot_scales, slot_table, ratio};
+  const int slot = STRATA_SLOTS && page >= 0 ? slots.of(page, cell % kPageCells) : -1;
+  if (slot >= 0) s.cell[own] = ~((slot * kv_heads + kv_head) * ratio + cell % ratio);
   for (int i = threadIdx.x; i < H * D; i += kSplitThreads) (&s.query[0][0])[i] = i < count * D ? q[at + i] : 0.0f;
   float* values = &s.query[0][0];
   if (__syncthreads_or(page < 0)) {
     if (threadIdx.x == 0) report(faults, kFaultRange);
   } else {
-    Work work = {s, k_pool, v_pool, k_scales, v_scales, 0, end};
+    Work work = {s, k_pool, v_pool, k_scales, v_scales, 0, end, slots};
     work.scores(scale);
     work.load_values();
     work.softmax(count);
