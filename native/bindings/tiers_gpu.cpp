@@ -67,6 +67,7 @@ void bind_tiers_gpu(nb::module_& m) {
       .def("set_costs", [](GpuDevice& d, const std::vector<float>& c) { d.settings().costs = costs(c); }, nb::arg("costs"))
       .def("set_share", [](GpuDevice& d, float share) { d.settings().share = share; }, nb::arg("share"))
       .def("set_link", [](GpuDevice& d, float ns_byte) { d.settings().link_ns_byte = ns_byte; }, nb::arg("ns_byte"))
+      .def("set_ahead", [](GpuDevice& d, uint32_t most) { d.settings().ahead = most; }, nb::arg("most"))
       .def("set_limit", [](GpuDevice& d, uint64_t ns) { d.settings().limit_ns = ns; }, nb::arg("ns"))
       .def("count", [](GpuDevice& d) { d.counters(); })
       .def("started", &GpuDevice::started)

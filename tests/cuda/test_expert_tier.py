@@ -79,12 +79,22 @@ def test_the_policy_brings_in_what_is_used(path, wanted, backend):
 
 
 def test_what_the_ring_has_is_not_copied_again(path, backend, monkeypatch):
-    monkeypatch.setattr(gpu_experts, "staging_places", lambda sizes: 40)
+    monkeypatch.setattr(gpu_experts, "staging_places", lambda sizes: 48)
     r = GpuRig(path, backend(), 0)
+    r.device.set_ahead(0)
     hashes = {r.digest((1,)) for _ in range(2)}
     counts = r.counts()
     assert len(hashes) == 1
     assert counts["copies"] == counts["staged_hits"] == counts["distinct"] // 2
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_guesses_for_the_next_layer(path, wanted, backend, most):
+    r = GpuRig(path, backend(), 8, "0.3")
+    r.device.set_ahead(most)
+    assert sum(n.kernel.entry == "fetch_guessed" for n in r.launches(1)) == r.layers - 1
+    counts = check(r, wanted)
+    assert counts["prefetches"] >= counts["prefetch_used"] > 0
 
 
 def test_a_wrong_byte_is_seen(path, wanted, backend):

@@ -7,7 +7,7 @@ import numpy as np
 from emulated_driver import EmulatedDriver
 from numpy.typing import NDArray
 
-from strata.backends.cuda.driver import Launch
+from strata.backends.cuda.driver import COMPUTE, Launch
 
 
 class LateDriver(EmulatedDriver):
@@ -18,11 +18,11 @@ class LateDriver(EmulatedDriver):
         self._queue: list[Any] = []  # graphs and events
         self.most = 0  # replays that stood in the queue at once
 
-    def replay(self, graph: Any) -> None:
+    def replay(self, graph: Any, stream: int = COMPUTE) -> None:
         self._queue.append(graph)
         self.most = max(self.most, sum(isinstance(x, tuple) for x in self._queue))
 
-    def signal(self, event: list[float]) -> None:
+    def signal(self, event: list[float], stream: int = COMPUTE) -> None:
         self._queue.append(event)
 
     def wait(self, event: list[float]) -> None:

@@ -21,6 +21,7 @@ namespace strata::tiers {
 
 constexpr uint32_t kChangeRing = 4096, kChangesAtOnce = 512;
 constexpr int32_t kMaxExpertLayers = 256;
+constexpr uint32_t kMostAhead = 16;  // experts fetched on a guess for one layer
 
 // Of one slot. Experts are numbered layer * num_experts + expert; -1: none.
 struct SlotChange {
@@ -44,7 +45,7 @@ struct TierSettings {
   float share;         // of misses that the CPU takes; negative: by costs
   float link_ns_byte;  // at least so long a byte takes on the link; 0: no limit
   uint32_t copy_all;   // 1: the CPU takes none
-  uint32_t pad;
+  uint32_t ahead;      // most experts that are fetched for the next layer on a guess
   uint64_t limit_ns;   // of any wait
 };
 
@@ -58,7 +59,7 @@ struct TierState {
   uint64_t link_free;     // when the link has carried what it was given
   TierSettings settings;
   uint64_t counts[kNumCounters];
-  uint64_t copies_at[kMaxExpertLayers + 1];  // `copies` when a layer begins
+  uint64_t copies_at[2 * kMaxExpertLayers + 1];  // `copies` when a layer begins [2 l], when it has what it lacked [2 l + 1]
   SlotChange list[kChangesAtOnce];
 };
 

@@ -43,12 +43,16 @@ class TierReport:
     def lines(self, name: str) -> list[str]:
         """For people."""
         c, distinct = self.per_token, max(self.per_token["distinct"], 1e-9)
-        misses = max(c["copies"] + c["cpu_experts"], 1e-9)
+        hits, ahead = c["hits"] - c["prefetch_used"], c["prefetch_used"]
+        ring = c["staged_hits"] - ahead
+        misses = max(c["copies"] + c["cpu_experts"] + ahead, 1e-9)
+        megabytes = [n / 1e6 for n in (c["copy_bytes"], c["cpu_bytes"])]
         return [
             f"{name:12s}{self.tps:9.1f} tok/s, {self.share:.1%} of the floor of its own hits ({self.floor_tps:.0f})",
-            f"  hits      {c['hits'] / distinct:9.1%} of {distinct:.0f} experts a token ({c['staged_hits'] / distinct:.1%} in the ring)",
-            f"  misses    {misses:9.1f} a token: link {c['copies'] / misses:.0%} ({c['copy_bytes'] / 1e6:.1f} MB), "
-            f"CPU {c['cpu_experts'] / misses:.0%} ({c['cpu_bytes'] / 1e6:.1f} MB)",
+            f"  hits      {hits / distinct:9.1%} of {distinct:.0f} experts a token ({ring / distinct:.1%} in the ring)",
+            f"  misses    {misses:9.1f} a token: link {c['copies'] / misses:.0%} ({megabytes[0]:.1f} MB), "
+            f"CPU {c['cpu_experts'] / misses:.0%} ({megabytes[1]:.1f} MB), ahead {ahead / misses:.0%} "
+            f"(of {c['prefetches']:.1f} guesses)",
             f"  promoted  {c['promotions']:9.1f} a token; waits expired {c['waits_expired']:.0f}, void steps "
             f"{c['void_steps']:.0f}; {self.followed:.1%} of the tokens are the cycle's",
         ]
@@ -70,8 +74,10 @@ def floor_seconds(loaded: LoadedModel, per_token: dict[str, float], rates: Rates
     sizes = loaded.placement.model
     experts = sizes.experts_per_token * sum(sizes.expert_bytes)
     dense = loaded.weight_bytes_per_token - experts + 2 * sizes.slot
-    hits = per_token["hit_bytes"] / rates.device
-    misses = (per_token["copy_bytes"] + per_token["cpu_bytes"]) / rates.misses
+    each = per_token["hit_bytes"] / max(per_token["hits"], 1e-9)
+    ahead = per_token["prefetch_used"] * each  # they came through the link
+    hits = (per_token["hit_bytes"] - ahead) / rates.device
+    misses = (per_token["copy_bytes"] + per_token["cpu_bytes"] + ahead) / rates.misses
     nodes = len(loaded.runner.programs.of("step", 1).replay.launches)  # type: ignore[attr-defined]  # a GPU's has them
     return dense / rates.device + max(hits, misses) + nodes * NODE_SECONDS
 

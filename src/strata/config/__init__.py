@@ -252,7 +252,7 @@ class ServingOptions(Settings):
     """How requests share an engine, and what is kept of their texts."""
 
     prompt_share: int = setting(
-        35,
+        60,
         "--prompt-share",
         "Percent of the time that reading prompts may take while answers are generated.",
         toml="infer.prompt_share",

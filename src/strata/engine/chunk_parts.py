@@ -65,7 +65,7 @@ class ChunkParts:
                 break
         told = spent + each * (len(moments) - 1 - done)
         self._spans.append(_Span(moments[0], moments[-1], len(moments) - 1, told))
-        output.prompt_part, output.prompt_ms = part, told
+        output.prompt_part, output.prompt_parts, output.prompt_ms = part, chunk.head, told
 
     def drain(self) -> None:
         """Waits for all parts that are under way."""

@@ -183,12 +183,12 @@ class Engine:
         self._check(prompt_token_ids)
         check_sampling(sampling, self.model_config.vocab_size)
         room = self.max_model_len - len(prompt_token_ids)
-        if room < 1:
+        if room < 0:
             raise ContextLengthError(
-                f"the prompt has {len(prompt_token_ids)} tokens; a context of {self.max_model_len} holds at most "
-                f"{self.max_model_len - 1} and one new token"
+                f"the prompt has {len(prompt_token_ids)} tokens; a context holds at most {self.max_model_len}"
             )
-        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
+        # the last token that is sampled needs no cell: a prompt that fills the context has an answer of one
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, max(room, 1)))
         request = Request(
             next(self._ids),
             prompt_token_ids,

@@ -7,7 +7,7 @@ from strata import _native, hw, log
 from strata.backends import Backend
 from strata.config import EngineOptions, ServingOptions
 from strata.engine.assemble import Around, assemble
-from strata.engine.gpu_experts import hold_experts, set_gpu_costs
+from strata.engine.gpu_experts import hold_experts, pause_while_lending, set_gpu_costs
 from strata.engine.offload import split
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, make_plan, open_with_draft
@@ -94,6 +94,8 @@ def load_model(
     runner = Runner(model, backend, state, limits, tracer)
     check_after_load(placement, _machine(options, backend))
     policy = start_policy(backend, file, placement, options.link_limit_gbps * 1e9)
+    if policy is not None and experts is not None and backend.name == "cuda":
+        pause_while_lending(backend, policy)
     _schedule_misses(model, options, backend)
     around = assemble(file, runner, cutter, serving or ServingOptions())
     weights, cell = runner.weight_bytes_per_token, state.cell_bytes

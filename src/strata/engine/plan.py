@@ -107,6 +107,7 @@ class StepOutput:
     token_ids: Ints = field(default_factory=lambda: NO_ROWS)
     prompt_token_ids: dict[int, int] = field(default_factory=dict)  # by request
     prompt_part: int = 0  # where the cursor goes on; 0: the chunk is complete
+    prompt_parts: int = 0  # of the chunk in all
     logprobs: dict[int, Logprobs] = field(default_factory=dict)  # where they were asked for
     faults: dict[int, StrataError] = field(default_factory=dict)  # of requests that cannot go on
     prompt_ms: float = 0.0  # of the device; what earlier steps were told wrong is made up for here

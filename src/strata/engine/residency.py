@@ -2,8 +2,8 @@
 
 import hashlib
 import weakref
-from collections.abc import Iterable
-from itertools import chain
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -24,10 +24,6 @@ class Movable(Protocol):
     def num_experts(self) -> int:
         """Experts of a layer."""
 
-    @property
-    def num_expert_layers(self) -> int:
-        """Layers with experts."""
-
     def fill(self, experts: Iterable[tuple[int, int]]) -> int:
         """Promotes (layer, expert) in turn into free slots, and waits; returns how many."""
 
@@ -46,12 +42,11 @@ class ResidencyPolicy:
         self._end = weakref.finalize(self, _end, self._policy, learned)
 
     def _restore(self, backend: "Movable") -> None:
-        experts, layers = backend.num_experts, backend.num_expert_layers
-        best = [(e // experts, e % experts) for e in self._best(len(backend.device.slots()))]
-        # No slot stays empty: what a text uses is not known, so that every expert is as good as another.
-        others = ((layer, e) for e in range(experts) for layer in range(layers))
-        count = backend.fill(chain(best, others))
-        log.logger(__name__).info("%d experts brought to their slots, %d of them learned", count, len(best))
+        experts = backend.num_experts
+        best = self._best(len(backend.device.slots()))
+        if best:
+            count = backend.fill((e // experts, e % experts) for e in best)
+            log.logger(__name__).info("%d experts that an earlier run used are in VRAM again", count)
 
     def _best(self, most: int) -> list[int]:
         """Experts of the best scores that an earlier run learned."""
@@ -68,6 +63,16 @@ class ResidencyPolicy:
     def steps(self) -> int:
         """Steps learned from."""
         return self._policy.steps
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing moves meanwhile."""
+        self._policy.stop()
+        try:
+            yield
+        finally:
+            if self._end.alive:
+                self._policy.start()
 
     def close(self) -> None:
         """Ends the thread and saves; a second call does nothing."""
@@ -88,7 +93,13 @@ def start_policy(
         return None
     if not 0 < placement.slots.count < placement.model.num_routed_experts:
         return None
-    return ResidencyPolicy(cast(Movable, backend), LearnedSet.of(_fingerprint(file, placement)), link_rate)
+    movable, sizes = cast(Movable, backend), placement.model
+    gpu = hasattr(backend, "tier")  # promotes from its staging ring for the most part: no link to spare
+    policy = ResidencyPolicy(movable, LearnedSet.of(_fingerprint(file, placement)), 0.0 if gpu else link_rate)
+    if gpu:  # no slot stays empty: of what is not known to be used every expert is as good as another
+        layers = range(len(sizes.expert_bytes))
+        movable.fill((layer, e) for e in range(sizes.num_experts) for layer in layers)
+    return policy
 
 
 def _fingerprint(file: ModelFile, placement: Placement) -> str:

@@ -46,7 +46,7 @@ class SchedulerOptions:
     """`prompt_share`: of the time, while others decode, that reading prompts may take."""
 
     max_num_seqs: int
-    prompt_share: float = 0.4
+    prompt_share: float = 0.6
     limits: QueueLimits = field(default_factory=QueueLimits)
 
 

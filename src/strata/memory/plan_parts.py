@@ -44,6 +44,7 @@ class Tier:
 
 
 EXPERTS = "experts"
+GUESSED_PLACES = 16  # kMostAhead of native/include/strata/tiers_gpu.h
 
 
 def fill(
@@ -69,9 +70,9 @@ def fill(
 
 
 def staging_places(model: ModelSizes) -> int:
-    """Places of the staging ring: all that a layer of the largest step can miss at once. Between steps it is a cache of
-    what was missed last."""
-    return min(model.num_experts, MAX_STEP_ROWS * model.experts_per_token)
+    """Places of the staging ring: all that a layer of the largest step can miss at once, and what is fetched on a guess
+    for the next one. Between steps it is a cache of what was missed last."""
+    return min(model.num_experts, MAX_STEP_ROWS * model.experts_per_token) + GUESSED_PLACES
 
 
 def prompt_places(model: ModelSizes, rows: int) -> int:
@@ -79,9 +80,21 @@ def prompt_places(model: ModelSizes, rows: int) -> int:
     return model.num_experts * 5 // 4 if rows else 0
 
 
+OWN_PROMPT_ROWS = (
+    256  # of chunks whose buffers the expert cache does not lend: it stays as it is for short prompts
+)
+
+
 def prompt_ring(model: ModelSizes, rows: int) -> int:
     """Its bytes."""
     return prompt_places(model, rows) * aligned(max(model.expert_bytes, default=0))
+
+
+def own_prompt_bytes(model: ModelSizes, choice: Choice) -> int:
+    """What prompts keep where not every expert has a slot: the ring, and buffers of short prompts."""
+    if not model.num_routed_experts:
+        return 0
+    return prompt_ring(model, choice.prefill) + model.prompt_arena(min(choice.prefill, OWN_PROMPT_ROWS))
 
 
 def vram_parts(model: ModelSizes, choice: Choice) -> tuple[list[Part], int]:

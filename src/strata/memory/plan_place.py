@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from strata.errors import MemoryLimitError
 from strata.hw.machine import Gpu, Machine
-from strata.memory.plan_parts import Tier, fill, prompt_ring, ram_parts, vram_parts
+from strata.memory.plan_parts import Tier, fill, own_prompt_bytes, ram_parts, vram_parts
 from strata.memory.plan_sizes import GIB, Choice, ModelSizes, PlanOptions
 from strata.memory.slots import ExpertSlots, all_slots, count_slots, fill_slots
 
@@ -46,14 +46,22 @@ def _vram(model: ModelSizes, gpu: Gpu, options: PlanOptions, choice: Choice) -> 
     parts, prompt = vram_parts(model, choice)
     left = gpu.free - options.vram_reserve - sum(p.nbytes for p in parts)
     classes = model.expert_classes()
-    wanted = model.num_routed_experts if options.expert_slots is None else options.expert_slots
-    if wanted < model.num_routed_experts or all_slots(classes).nbytes + prompt > left:
-        prompt += prompt_ring(model, choice.prefill)  # not every expert has a slot
-    if options.expert_slots is None:
-        slots = fill_slots(classes, max(left - prompt, 0))
+    count = options.expert_slots
+    every = (count is None or count >= model.num_routed_experts) and all_slots(
+        classes
+    ).nbytes + prompt <= left
+
+    def slots(own: int) -> ExpertSlots:
+        return fill_slots(classes, max(left - own, 0)) if count is None else count_slots(classes, count)
+
+    if every or not model.num_routed_experts:
+        own, lent = prompt, 0
     else:
-        slots = count_slots(classes, options.expert_slots)
-    return fill("VRAM", gpu.free, options.vram_reserve, parts, prompt, slots.nbytes), slots, 0
+        own, lent = own_prompt_bytes(model, choice), prompt
+        if slots(own).nbytes < lent:  # more than the cache could lend
+            own, lent = own + prompt, 0
+    found = slots(own)
+    return fill("VRAM", gpu.free, options.vram_reserve, parts, own, found.nbytes), found, lent
 
 
 def _ram(model: ModelSizes, machine: Machine, options: PlanOptions, choice: Choice) -> tuple[Tier, int, int]:

@@ -18,9 +18,10 @@ LEAST = ROWS[-1]
 PROMPT = 32768  # tokens of the prompt that is to be read soonest
 LINK = 50e9  # bytes a second, where no rate is given: a GPU on PCIe 5 x16
 _WEIGHTS = 60e12  # bytes of a token's weights, times tokens, a second: 10,000 tok/s where a token reads 6 GB
-_LOST_ROWS = (
-    128  # what a chunk costs besides its rows: kernels that begin and end, thread blocks that are not full
+_AS_GOOD = (
+    1.03  # a smaller chunk that takes no longer than so many times the best leaves memory, and yields sooner
 )
+_LOST_ROWS = 128  # what a chunk costs besides its rows: kernels that begin and end
 
 
 def with_chunk(placement: Placement, model: ModelSizes, machine: Machine, options: PlanOptions) -> Placement:
@@ -28,7 +29,9 @@ def with_chunk(placement: Placement, model: ModelSizes, machine: Machine, option
     if not options.prefill_auto or placement.vram is None:
         return placement
     found = [placement, *_larger(placement, model, machine, options)]
-    return min(found, key=lambda p: reading_seconds(p, options.link_rate or LINK))
+    seconds = [reading_seconds(p, options.link_rate or LINK) for p in found]
+    near = [p for p, s in zip(found, seconds, strict=True) if s <= min(seconds) * _AS_GOOD]
+    return min(near, key=lambda p: p.choice.prefill)
 
 
 def _larger(

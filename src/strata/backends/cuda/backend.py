@@ -1,7 +1,6 @@
 """Memory and lowering of the CUDA backend."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, get_args
 
@@ -30,15 +29,16 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
 )
 from strata.backends.cuda.clock import Clock, EventStamp
 from strata.backends.cuda.driver import Driver, Launch
-from strata.backends.cuda.fuse import Lowering, groups, plan
+from strata.backends.cuda.fuse import Group, Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
 from strata.backends.cuda.lower import Context, TableBox, lower
-from strata.backends.cuda.memory import DeviceArray, HostArray, Slabs
+from strata.backends.cuda.memory import ALIGNMENT, DeviceArray, HostArray, Slabs
 from strata.backends.cuda.prompt_experts import NARROW_ROWS
 from strata.backends.cuda.replay import CudaReplay, Part
 from strata.backends.cuda.tables import Asked, Tables
 from strata.backends.cuda.tier import ExpertTier, TierOptions
 from strata.backends.cuda.weights import WeightStore
+from strata.backends.cuda.workspace import Scratch, Workspace
 from strata.hw import Gpu
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.experts import ExpertGateUp
@@ -47,6 +47,7 @@ from strata.ops.step import Form
 
 _INPUT_BYTES = 1 << 20
 _SLAB_BYTES = 64 << 20
+OWN_ROWS = 256  # of chunk programs with scratch of their own: short prompts leave the expert slots alone
 
 
 class CudaBackend:
@@ -93,9 +94,9 @@ class CudaBackend:
         return {} if self.tier is None or self.tier.prompts is None else self.tier.prompts.counts
 
     def end_prompts(self) -> None:
-        """Experts may move again."""
-        if self.tier is not None and self.tier.prompts is not None:
-            self.tier.prompts.hold(False)
+        """Experts may move again, and come back where chunks had their scratch."""
+        if self.tier is not None:
+            self.tier.end_prompts()
 
     def close(self) -> None:
         """Gives the device back."""
@@ -120,7 +121,12 @@ class CudaBackend:
         self._inputs[0].feed(self._address(ids), tokens)
 
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
-        """Makes an arena large enough for every program that will be lowered into it; its addresses are fixed then."""
+        """Makes an arena large enough for every program that will be lowered into it; its addresses are fixed then.
+        Chunks tell when they are lowered: expert slots may lend them theirs."""
+        if arena == "step":
+            self._allocate(arena_bytes, arena)
+
+    def _allocate(self, arena_bytes: int, arena: Arena) -> None:
         if self._arenas.get(arena, (0, 0))[1] < arena_bytes:
             self._arenas[arena] = self.driver.allocate(arena_bytes), arena_bytes
 
@@ -148,38 +154,26 @@ class CudaBackend:
         """Experts of a layer in tiers."""
         return 0 if self.tier is None else self.tier.num_experts
 
-    @property
-    def num_expert_layers(self) -> int:
-        """Layers with experts in tiers."""
-        return 0 if self.tier is None else len(self.tier.blob_bytes)
-
     def fill(self, experts: Iterable[tuple[int, int]]) -> int:
         """Promotes (layer, expert) in turn into free slots, and waits; returns how many. Only while nothing runs."""
         return 0 if self.tier is None else self.tier.fill(experts)
 
     def lower(self, program: Program, arena: Arena = "step") -> CudaReplay:
         """Launches with absolute addresses, compiled and recorded."""
-        assert self._arenas.get(arena, (0, 0))[1] >= program.arena_bytes, (
-            f"reserve() arena {arena} before lowering"
-        )
         if arena == "chunk":
             self._set_aside(program)
+        elif self.tier is not None:
+            self.tier.learn(program)
         found = groups(program, self._fused, self._borders(program, arena))
         offsets, arena_bytes = plan(program, found)
-        self.reserve(
-            arena_bytes, arena
-        )  # groups hold their buffers longer; programs lowered before keep theirs
         asked = self._tables.boxes(program, lambda: self._workspace.counters(1))
-        context = self._context(program, arena, offsets, asked)
+        scratch = self._scratch(program, arena, found, offsets, arena_bytes, asked)
+        context = self._context(program, arena, offsets, scratch, asked)
 
         def launches(lowering: Lowering) -> list[Launch]:
-            self._workspace.reset()
+            scratch.workspace.reset()
             return lowering(context)
 
-        if arena == "chunk":  # its ops need much: all that they need is taken at once
-            with self._workspace.measured():
-                for group in found:
-                    launches(group.launches)
         lowered = [launches(g.launches) for g in found]
         experts = self._chunk_experts(program, arena)
         for group, added in zip(found, lowered, strict=True):
@@ -200,12 +194,42 @@ class CudaBackend:
             self._tables.failure,
         )  # fmt: skip
         replay.scratch = context.buffer
+        replay.lent = scratch.lent
         if experts and program.bucket > NARROW_ROWS:
             replay.stream(self._expert_ops(program))
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
             self._told = True
             self._tell(program, replay)
         return replay
+
+    def _scratch(
+        self,
+        program: Program,
+        arena: Arena,
+        found: Sequence[Group],
+        offsets: dict[Buffer, int],
+        arena_bytes: int,
+        asked: Asked,
+    ) -> Scratch:
+        """Places a program's scratch; a wide chunk's at the end of the expert slots, where there are any."""
+        if arena == "step":
+            self._allocate(arena_bytes, arena)  # more than reserved where groups hold their buffers longer
+            return Scratch(self._arenas[arena][0], self._workspace)
+        workspace = self._workspace.beside()
+        context = self._context(program, arena, offsets, Scratch(0, workspace), asked)
+        with workspace.measured():
+            for group in found:
+                workspace.reset()
+                group.launches(context)
+        buffers = -(-arena_bytes // ALIGNMENT) * ALIGNMENT
+        lending = None if self.tier is None or self.tier.prompts is None else self.tier.lending
+        if lending is None or program.bucket <= OWN_ROWS or buffers + workspace.most > lending.nbytes:
+            self._allocate(arena_bytes, arena)
+            self._workspace.grow(workspace.most)
+            return Scratch(self._arenas[arena][0], self._workspace)
+        base = (lending.end - buffers - workspace.most) // ALIGNMENT * ALIGNMENT
+        workspace.put(base + buffers, workspace.most)
+        return Scratch(base, workspace, lending.end - base)
 
     def _borders(self, program: Program, arena: Arena) -> list[int]:
         """Ops before which a chunk may stand still, so that no group may reach across: its parts end after layers, and
@@ -251,12 +275,12 @@ class CudaBackend:
         for line in summary.paths_off(program.ops, self.driver.properties):
             logger.info("off: %s", line)
 
-    def _context(self, program: Program, arena: Arena, offsets: dict[Buffer, int], asked: Asked) -> Context:
-        base = self._arenas.get(arena, (0, 0))[0]
-
+    def _context(
+        self, program: Program, arena: Arena, offsets: dict[Buffer, int], scratch: Scratch, asked: Asked
+    ) -> Context:
         def buffer_address(buffer: Buffer) -> int:
             if buffer.role == "scratch":
-                return base + offsets[buffer]
+                return scratch.base + offsets[buffer]
             return self._address(buffer)
 
         def planes(buffer: Buffer) -> tuple[int, int, int]:
@@ -271,8 +295,8 @@ class CudaBackend:
             planes,
             self._weights.address,
             lambda weight: self._expert_table(weight, arena),
-            self._workspace.take,
-            self._workspace.counters,
+            scratch.workspace.take,
+            scratch.workspace.counters,
             lambda ids: asked.boxes.get(ids, TableBox()),
             self._faults[arena].address,
             self.tier if arena == "step" else None,
@@ -306,50 +330,3 @@ class CudaBackend:
         if buffer.data is not None:
             self.driver.upload(address, np.ascontiguousarray(buffer.data))
         return address, DeviceArray(self.driver, address, buffer.shape, dtype)
-
-
-class Workspace:
-    """Memory of single ops: their launches follow one another, so that all ops share one place."""
-
-    def __init__(self, driver: Driver, slab_bytes: int):
-        self._driver = driver
-        self._counters = Slabs(driver, 1 << 16)
-        self._base = self._size = self._used = 0
-        self._least = slab_bytes // 4
-        self._measuring, self._most = False, 0
-
-    @contextmanager
-    def measured(self) -> Iterator[None]:
-        """What is taken meanwhile is only counted; afterwards there is room for the op that took most."""
-        self._measuring, self._most = True, 0
-        yield
-        self._measuring = False
-        if self._most > self._size:
-            self._size = self._most
-            self._base, self._used = self._driver.allocate(self._size), 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the largest op may have."""
-        return self._size
-
-    def reset(self) -> None:
-        """The next op begins."""
-        self._used = 0
-
-    def take(self, nbytes: int) -> int:
-        """So many bytes until the next reset."""
-        wanted = -(-nbytes // 256) * 256
-        if self._measuring:
-            self._used += wanted
-            self._most = max(self._most, self._used)
-            return self._base
-        if self._used + wanted > self._size:  # what was handed out before stays: it is recorded
-            self._size = max(2 * self._size, wanted, self._least)
-            self._base, self._used = self._driver.allocate(self._size), 0
-        address, self._used = self._base + self._used, self._used + wanted
-        return address
-
-    def counters(self, count: int) -> int:
-        """So many zeroed uint32, for one op for good."""
-        return self._counters.take(4 * count)

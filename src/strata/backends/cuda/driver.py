@@ -59,6 +59,8 @@ class Launch:
     dependent: bool = True  # programmatic dependent launch: the kernel itself waits for its predecessor
     cluster: int = 1  # thread blocks a cluster
     reads: tuple[tuple[int, int], ...] = ()  # weights that every replay reads: address, bytes
+    beside: bool = False  # runs beside the launches after it, up to the next one that joins
+    joins: bool = False  # waits for those that run beside
     ahead: bool = False  # the last two of `args` are memory to ask for early (ahead.py): address, bytes
 
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, launch, pointer, type_macro
-from strata.backends.cuda.lower_linear import segment_count
-from strata.backends.cuda.lower_products import segments, staged_bytes, staged_weight_bytes, table_bytes
+from strata.backends.cuda.lower_products import segments
 from strata.backends.cuda.pattern import Mismatch, Pattern, Product, require
+from strata.backends.cuda.segments import segment_count, staged_bytes, staged_weight_bytes, table_bytes
 from strata.ops.buffers import Buffer
 from strata.ops.combine import Combine, GatedAdd
 from strata.ops.elementwise import SiluMul
@@ -154,7 +154,8 @@ class Experts:
         require(shared <= at.properties.shared)
         if tier is None:
             return [first, second]
-        return [*tier.stage(at, self.gate_up, self.logits.out, self.router.renormalise), first, second]
+        stage = tier.stage(at, self.gate_up, self.logits.out, self.router.renormalise)
+        return [*stage, *tier.fetch_ahead(p, at, self.x, self.router, gate), first, second]
 
     def _shared_args(self, at: Context) -> list[Arg]:
         if self.shared is None:

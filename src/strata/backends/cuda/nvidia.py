@@ -3,6 +3,7 @@
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,8 @@ class NvidiaDriver:
         self._context = check(cuda.cuDevicePrimaryCtxRetain(self._device), "opening the GPU")
         check(cuda.cuCtxSetCurrent(self._context))
         apart = int(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
-        self._stream = check(cuda.cuStreamCreate(apart))
-        self._streams = self._stream, check(cuda.cuStreamCreate(apart))  # COMPUTE, COPIES
+        self._stream, self._side, copies = (check(cuda.cuStreamCreate(apart)) for _ in range(3))
+        self._streams = self._stream, copies  # COMPUTE, COPIES
         self._compiler = Compiler(self.properties.arch, cache)
         self._modules: dict[Source, Any] = {}
         self._functions: dict[tuple[Kernel, bool], Any] = {}
@@ -197,10 +198,13 @@ class NvidiaDriver:
     def launch(self, launch: Launch) -> None:
         """Starts one kernel on the stream."""
         self.prepare([launch.kernel])
+        self._start(launch, self._stream)
+
+    def _start(self, launch: Launch, stream: Any) -> None:
         cuda, config = self._cuda, self._cuda.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
-        config.sharedMemBytes, config.hStream = launch.shared, self._stream
+        config.sharedMemBytes, config.hStream = launch.shared, stream
         attributes = self._attributes(launch)
         config.attrs, config.numAttrs = attributes, len(attributes)
         held = [np.array([a]) for a in launch.args]
@@ -256,9 +260,17 @@ class NvidiaDriver:
         check(cuda.cuStreamBeginCapture(self._stream, mode))
         try:
             after(0)
+            beside = False
             for i, launch in enumerate(launches):
-                self.launch(launch)
+                if launch.beside and not beside:
+                    self._follow(self._side, self._stream)
+                if launch.joins and beside:
+                    self._follow(self._stream, self._side)
+                beside = launch.beside or (beside and not launch.joins)
+                self._start(launch, self._side if launch.beside else self._stream)
                 after(i + 1)
+            if beside:
+                self._follow(self._stream, self._side)
         finally:
             graph = check(cuda.cuStreamEndCapture(self._stream), "recording")
         executable = self._within_memory(cuda.cuGraphInstantiate(graph, 0), "instantiating a graph")
@@ -266,11 +278,18 @@ class NvidiaDriver:
         check(cuda.cuGraphUpload(executable, self._stream))
         return executable
 
+    def _follow(self, stream: Any, other: Any) -> None:
+        """What comes next on `stream` waits for what `other` has been given."""
+        event = self.event()
+        check(self._cuda.cuEventRecord(event, other))
+        check(self._cuda.cuStreamWaitEvent(stream, event, 0))
+
     def timeline(self, launches: Sequence[Launch], repeats: int) -> list[float]:
         """Medians by events between nodes."""
         cuda = self._cuda
         events = [check(cuda.cuEventCreate(0)) for _ in range(len(launches) + 1)]
         external = int(cuda.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL)
+        launches = [replace(n, beside=False, joins=False) for n in launches]
         graph = self._capture(
             launches, lambda i: check(cuda.cuEventRecordWithFlags(events[i], self._stream, external))
         )

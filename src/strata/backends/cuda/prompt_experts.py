@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strata.backends.cuda.driver import COPIES, Arg, Driver, Launch
 from strata.backends.cuda.lower import Context, ints, launch, pointer
@@ -61,6 +62,18 @@ class PromptExperts:
         """Whether experts must stay where they are: the lists of a wide chunk are made before steps that may come
         between its layers. Counts for whatever is started from now on."""
         self._counts.array.view(np.uint32)[4] = held
+
+    @property
+    def held(self) -> bool:
+        """Whether experts stay where they are."""
+        return bool(self._counts.array.view(np.uint32)[4])
+
+    def take_used(self) -> NDArray[np.uint32]:
+        """Pairs that chunks gave each expert since this was last asked, [layers, experts]."""
+        used = np.zeros((len(self._tier.blob_bytes), self._tier.num_experts), np.uint32)
+        self._driver.download(self._used, used)
+        self._driver.upload(self._used, np.zeros_like(used))
+        return used
 
     @property
     def counts(self) -> dict[str, int]:

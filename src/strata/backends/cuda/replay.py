@@ -52,6 +52,7 @@ class CudaReplay:
         self._number = 0  # of the last replay, as the tier counts them
         self._graphs: dict[tuple[int, int], Any] = {}
         self._streamed: dict[int, int] = {}
+        self.lent = 0  # bytes of expert slots that the program takes while a chunk is read
         self._done = driver.event()
         self.scratch: Callable[[Buffer], int] | None = None  # addresses, once it is lowered
 
@@ -74,6 +75,8 @@ class CudaReplay:
 
     def submit(self, begin: int = 0, end: int | None = None) -> None:
         """Starts ops [begin, end) with the inputs as they are now."""
+        if begin == 0 and self.lent and self._tier is not None:
+            self._tier.lend(self.lent)
         for first, after in pairwise(self._cuts(begin, end)):
             if after in self._streamed:
                 self._submit_streamed(first, after)

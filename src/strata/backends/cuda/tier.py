@@ -2,8 +2,10 @@
 share of the misses (native/include/strata/tiers_gpu.h, kernels/experts_begin.cu, experts_stage.cu)."""
 
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,18 +16,26 @@ from strata.backends.cpu.lower import lower as lower_for_cpu
 from strata.backends.cpu.tiers import ExpertTiers
 from strata.backends.cuda.driver import Arg, Driver, Launch
 from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
+from strata.backends.cuda.lent_slots import LentSlots
+from strata.backends.cuda.lower_products import products
 from strata.backends.cuda.memory import ALIGNMENT
+from strata.backends.cuda.pattern import Pattern, Product
 from strata.backends.cuda.prompt_experts import PromptExperts
 from strata.backends.cuda.weights import is_packed
 from strata.errors import UnsupportedError
 from strata.hw.machine import DEFAULT_LINK
 from strata.ops.buffers import Buffer, Weight
 from strata.ops.experts import ExpertDown, ExpertGateUp
+from strata.ops.linear import LinearF, LinearQ
+from strata.ops.program import Program
+from strata.ops.router import Router
 from strata.ops.step import MAX_STEP_ROWS
 
 _THREADS = 256
 _AT_ONCE = 512  # kChangesAtOnce
 _MEASURED = 64 << 20  # bytes that are enough to tell the link's rate
+_FETCHERS = 24  # thread blocks that fetch on a guess, beside kernels that need the others
+GUESS_ROWS = 8  # of the steps that guess
 _PROMOTERS = 32  # thread blocks that copy promoted experts; most replays have few or none
 _STAGE, _LAYER = "stage_experts", 10  # the entry, and where among its arguments the layer stands
 
@@ -42,6 +52,7 @@ class TierOptions:
     workers: int = 1
     link_rate: float = 0.0
     prompt_places: int = 0  # of the ring of prompt chunks; 0: prompts take the step form
+    ahead: int = 2  # experts fetched for the next layer on a guess, at most; 0: no guesses are made
 
 
 class ExpertTier:
@@ -60,6 +71,10 @@ class ExpertTier:
         self.costs: list[float] | None = None  # that misses are split by, as `set_costs` takes them
         self._measured = 0.0  # bytes a second of the link, while slots were filled
         self._allocate(faults)
+        self._next: dict[
+            Weight, tuple[Weight, int]
+        ] = {}  # gate stack -> the next layer's router, and its layer
+        self._guesses: dict[int, Buffer] = {}  # logits of guesses, by parity of the layer
         self._gate_up: dict[int, ExpertGateUp] = {}  # the newest op of each layer
         self._known: set[int] = set()  # layers whose records the workers have
 
@@ -88,25 +103,31 @@ class ExpertTier:
         driver.upload(self._tables, nothing.copy())
         addresses.append(driver.allocate(state))
         inner = max(g.shape[1] for g in gates)
+        slots = self._slots()
         self.device = _native.GpuDevice(
-            self._experts.store, self._slots(), *sizes[:3], inner, experts, o.workers if o.cpu_share else 0,
+            self._experts.store, slots, *sizes[:3], inner, experts, o.workers if o.cpu_share else 0,
             self._experts.wait_limit_ns, self._mapped.address, faults,
         )  # fmt: skip
         self.device.set_share(o.cpu_share)
+        self.device.set_ahead(o.ahead)
         self.device.set_link(1e9 / o.link_rate if o.link_rate else 0.0)
         self._tier = self._upload(np.frombuffer(self.device.image(addresses, place, o.places), np.uint8))
         self.prompts: PromptExperts | None = None
         if o.prompt_places:
             self.prompts = PromptExperts(driver, self, o.prompt_places, place)
+        self.lending = LentSlots(self.device, slots, self._experts.blob_bytes)
 
     def _slots(self) -> list[tuple[int, int]]:
-        """Address and bytes of every slot, all in one allocation."""
-        sizes = np.array(self._options.slots, np.uint64)
-        if not len(sizes):
+        """Address and bytes of every slot, all in one allocation; sizes take turns there, so that any part of it has
+        some of each."""
+        sizes = self._options.slots
+        if not sizes:
             return []
-        begin = self._driver.allocate(int(sizes.sum()))
-        ends = np.cumsum(sizes) + np.uint64(begin)
-        return [(int(end - size), int(size)) for end, size in zip(ends, sizes, strict=True)]
+        at, found = self._driver.allocate(sum(sizes)), {}
+        for i in _in_turn(sizes):
+            found[i] = at, sizes[i]
+            at += sizes[i]
+        return [found[i] for i in range(len(sizes))]
 
     def _sources(self) -> Any:
         """Where kernels read experts in RAM, uint64 [layers, 3, experts]."""
@@ -200,7 +221,48 @@ class ExpertTier:
         args += [*ints(*(_plane_bytes(w) for w in planes)), pointer(at.faults)]
         assert args[_LAYER] == layer
         grid = at.properties.multiprocessors
-        return [launch("experts_stage.cu", _STAGE, grid, _THREADS, args, macros=macros)]
+        node = launch("experts_stage.cu", _STAGE, grid, _THREADS, args, macros=macros)
+        return [replace(node, joins=logits is not None)]
+
+    def fetch_ahead(self, p: Pattern, at: Context, x: Buffer, router: Router, gate: Weight) -> list[Launch]:
+        """Beside the launches that follow: the next layer's router on this layer's rows, copies of what it names."""
+        following = self._next.get(gate)
+        if following is None or not self._options.ahead:
+            return []
+        weight, layer = following
+        planes, rows = self._stacks[layer], router.logits.shape[0]
+        if layer % 2 not in self._guesses or self._guesses[layer % 2].shape[0] < rows:
+            shape = (max(rows, GUESS_ROWS), self.num_experts)
+            self._guesses[layer % 2] = Buffer(
+                f"guess.{layer % 2}", shape, role="state", live=router.logits.live
+            )
+        guess = self._guesses[layer % 2]
+        product = products(at, x, p.planes(x, at), [Product(weight, guess)])
+        top = router.topk_ids.shape[-1]
+        macros = [
+            *_macros(planes), ("STRATA_EXPERTS", self.num_experts), ("STRATA_TOP", top),
+            ("STRATA_PAIRS", at.bucket * top), ("STRATA_CHOOSE", 1), ("STRATA_RENORMALISE", int(router.renormalise)),
+        ]  # fmt: skip
+        args: list[Arg] = [at.live(x), *at.at(guess), self.address, *ints(layer)]
+        args += [*ints(*(_plane_bytes(w) for w in planes)), pointer(at.faults)]
+        grid = min(_FETCHERS, at.properties.multiprocessors)
+        node = launch("experts_stage.cu", "fetch_guessed", grid, _THREADS, args, macros=macros)
+        return [replace(n, beside=True, dependent=False) for n in (*product, node)]
+
+    def learn(self, program: Program) -> None:
+        """Notes which router follows which layer's."""
+        made = {op.out: op.weight for op in program.ops if isinstance(op, LinearF | LinearQ)}
+        routers: list[tuple[Weight | None, Weight]] = []
+        weight = None
+        for op in program.ops:
+            if isinstance(op, Router):
+                weight = made.get(op.logits)
+            elif isinstance(op, ExpertGateUp) and op.gate in self._experts.layers:
+                routers.append((weight, op.gate))
+        for (_, gate), (following, stack) in pairwise(routers):
+            layer = self._experts.layers[stack]
+            if following is not None and layer == self._experts.layers[gate] + 1:
+                self._next[gate] = following, layer
 
     def take(self, at: Context, down: ExpertDown) -> list[Launch]:
         """The CPU's rows to the op's own; nothing without workers."""
@@ -237,7 +299,7 @@ class ExpertTier:
 
     def _begin(self, layer: int, step: bool) -> list[Launch]:
         planes = self._stacks[0]
-        hold = 0 if self.prompts is None else self.prompts.hold_address
+        hold = 0 if self.prompts is None or not step else self.prompts.hold_address
         args: list[Arg] = [self.address, *ints(layer, int(step)), pointer(hold)]
         nodes = [launch("experts_begin.cu", "begin_experts", 1, _THREADS, args, macros=_macros(planes))]
         for number, of_class in enumerate(self._classes.values()):
@@ -293,15 +355,40 @@ class ExpertTier:
         return self._options.link_rate or self._measured or DEFAULT_LINK
 
     def settle(self) -> None:
-        """Applies what was asked for, without a step."""
+        """Applies what was asked for, without a step, whether or not chunks hold experts where they are."""
         for node in self._begin(0, step=False):
             self._driver.launch(node)
         self._driver.synchronize()
+
+    def lend(self, nbytes: int) -> None:
+        """Takes experts out of the last so many bytes of slots, and keeps the others where they are."""
+        assert self.prompts is not None
+        self.prompts.hold(True)
+        self._driver.synchronize()
+        self.lending.lend(nbytes, self.settle)
+
+    def end_prompts(self) -> None:
+        """Experts may move again; slots that were lent get what the prompts used."""
+        if self.prompts is None or not (self.prompts.held or self.lending.lent):
+            return
+        self.prompts.hold(False)
+        if self.lending.lent:
+            self.lending.give_back(self.prompts.take_used())
 
     @property
     def blob_bytes(self) -> tuple[int, ...]:
         """Of one expert of each layer."""
         return self._experts.blob_bytes
+
+
+def _in_turn(sizes: Sequence[int]) -> list[int]:
+    """Places of the list so that the first part of the result, of any length, has of each size about the same share."""
+    seen, of = Counter[int](), Counter(sizes)
+    shares = []
+    for i, size in enumerate(sizes):
+        shares.append((seen[size] / of[size], i))
+        seen[size] += 1
+    return [i for _, i in sorted(shares)]
 
 
 def _formats(planes: Sequence[Weight]) -> tuple[str, ...]:

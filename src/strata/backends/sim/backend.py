@@ -49,11 +49,6 @@ class SimBackend(CpuBackend):
         """Experts of a layer."""
         return max(gate.shape[0] for gate in self._experts.layers)
 
-    @property
-    def num_expert_layers(self) -> int:
-        """Layers with experts."""
-        return len(self._experts.layers)
-
     def fill(self, experts: Iterable[tuple[int, int]]) -> int:
         """Promotes (layer, expert) in turn into the first free slot that holds them, and waits; returns how many."""
         free = {i: size for i, (size, state, _, _) in enumerate(self.device.slots()) if state == 0}

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kTileThreads) begin_experts(const ExpertTier* 
       state->counts[tiers::kSteps] += 1;
       *const_cast<volatile uint32_t*>(&t.changes->epoch) = epoch;
     }
-    state->copies_at[layer] = state->copies;
+    state->copies_at[2 * layer] = state->copies;
   }
 }
 

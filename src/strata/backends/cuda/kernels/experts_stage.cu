@@ -84,10 +84,10 @@ __device__ __forceinline__ void look_up(Uses& u, const ExpertTier& t, int layer,
     if (lane_id() == 0) u.num_missed = n;
   }
   __syncthreads();
-  // The ring keeps what it has until as many more have come; at most those that missed come now.
+  // The ring keeps what it has until as many more have come: those that missed, and guesses for the next layer meanwhile.
   for (int i = threadIdx.x; i < u.num_missed; i += kThreads) {
     const uint64_t n = t.staged[base + u.missed[i]];  // numbers beyond `before` are of this very launch
-    if (n != 0 && n <= before && before + static_cast<uint64_t>(u.num_missed) - n < t.places) u.found[u.missed[i]] = kInRing;
+    if (n != 0 && n <= before && before + static_cast<uint64_t>(u.num_missed) + kMostAhead - n < t.places) u.found[u.missed[i]] = kInRing;
   }
   __syncthreads();
 }
@@ -158,6 +158,12 @@ __device__ __forceinline__ void write_tables(const Uses& u, const ExpertTier& t,
     t.late[e] = item;
     for (int p = 0; p < 3; ++p) t.tables[(layer * 3 + p) * static_cast<size_t>(kExperts) + e] = at + t.offsets[layer * 4 + p];
   }
+}
+
+// The first thread block comes last: it has other things to do.
+__device__ __forceinline__ int copy_order() {
+  const int blocks = static_cast<int>(gridDim.x);
+  return (static_cast<int>(blockIdx.x) + blocks - 1) % blocks;
 }
 
 struct Rows {
@@ -231,15 +237,19 @@ __device__ __forceinline__ void tell(const Uses& u, const ExpertTier& t, int lay
   const uint32_t written = state.routed;
   RouteRecord* records = reinterpret_cast<RouteRecord*>(t.routes->records);
   const uint32_t mask = t.routes->capacity - 1;
-  __shared__ int slots, ring, far_pairs;
-  if (threadIdx.x == 0) slots = ring = far_pairs = 0;
+  __shared__ int slots, ring, guessed, far_pairs;
+  if (threadIdx.x == 0) slots = ring = guessed = far_pairs = 0;
+  const uint64_t fetched = layer == 0 ? ~uint64_t{0} : state.copies_at[2 * layer - 1];  // guesses came after
   __syncthreads();
   for (int i = threadIdx.x; i < u.num_used; i += kThreads) {
     const int e = u.used[i];
     records[(written + i) & mask] = RouteRecord{state.epoch, static_cast<uint16_t>(layer), static_cast<uint16_t>(e),
                                                 static_cast<uint16_t>(u.pairs[e]), static_cast<uint16_t>(place_of(u.found[e]))};
     if (u.found[e] == kInSlot) atomicAdd(&slots, 1);
-    if (u.found[e] == kInRing) atomicAdd(&ring, 1);
+    if (u.found[e] == kInRing) {
+      atomicAdd(&ring, 1);
+      if (t.staged[static_cast<size_t>(layer) * kExperts + e] > fetched) atomicAdd(&guessed, 1);
+    }
     if (u.found[e] == kToCompute) atomicAdd(&far_pairs, u.pairs[e]);
   }
   __threadfence_system();
@@ -255,7 +265,7 @@ __device__ __forceinline__ void tell(const Uses& u, const ExpertTier& t, int lay
   };
   add(tiers::kSteps, 0), add(kVoidSteps, 0), add(kWaitsExpired, 0);
   add(kRoutedPairs, pairs), add(kComputedPairs, pairs - far_pairs), add(kDistinct, u.num_used);
-  add(kHits, hits), add(kHitBytes, hits * bytes), add(kStagedHits, ring), add(kCopies, copies), add(kCopyBytes, copies * bytes);
+  add(kHits, hits), add(kHitBytes, hits * bytes), add(kStagedHits, ring), add(kPrefetchUsed, guessed), add(kCopies, copies), add(kCopyBytes, copies * bytes);
   *const_cast<volatile uint32_t*>(&t.changes->applied) = state.taken;
 }
 
@@ -276,7 +286,7 @@ __global__ void __launch_bounds__(kThreads) stage_experts(const int* live, const
   __syncthreads();
   const PlaneBytes bytes{gate_bytes, up_bytes, down_bytes};
   const Step s{pairs, offsets, logits, *live};
-  const uint64_t before = t.state->copies_at[layer];
+  const uint64_t before = t.state->copies_at[2 * layer];
   count_pairs(u, s);
   look_up(u, t, layer, before, t.state->epoch, faults);
   split(u, *t.state, bytes);
@@ -284,16 +294,59 @@ __global__ void __launch_bounds__(kThreads) stage_experts(const int* live, const
     write_tables(u, t, layer, before);
     post(u, t, s, Rows{q, d, sums, x, hidden}, layer);
     tell(u, t, layer, s.rows, static_cast<uint64_t>(bytes.gate) + bytes.up + bytes.down);
-    if (threadIdx.x == 0) t.state->copies = t.state->copies_at[layer + 1] = before + static_cast<uint64_t>(u.num_copied);
+    if (threadIdx.x == 0) {
+      const uint64_t after = before + static_cast<uint64_t>(u.num_copied);
+      t.state->copies = t.state->copies_at[2 * layer + 1] = t.state->copies_at[2 * layer + 2] = after;
+    }
   }
-  // The first thread block comes last, it has other things to do.
-  const int order = gridDim.x == 1 ? 0 : (static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) % static_cast<int>(gridDim.x);
   const auto place = [&](int i, int p) {
     return t.ring + (before + static_cast<uint64_t>(i)) % t.places * t.place_bytes + t.offsets[layer * 4 + p];
   };
   const auto source = [&](int i, int p) { return t.sources[(layer * 3 + p) * static_cast<size_t>(kExperts) + u.copied[i]]; };
-  copy_experts(order, static_cast<int>(gridDim.x), u.num_copied, bytes, t.state, source, place);
+  copy_experts(copy_order(), static_cast<int>(gridDim.x), u.num_copied, bytes, t.state, source, place);
 }
+
+#if STRATA_CHOOSE
+// What the next layer is likely to lack, by its router's product with this layer's rows; runs beside this layer's experts and
+// what comes up to the next router.
+__global__ void __launch_bounds__(kThreads) fetch_guessed(const int* live, const float* logits, const ExpertTier* tier, int layer, int gate_bytes,
+                                                          int up_bytes, int down_bytes, uint32_t* faults) {
+  __shared__ ExpertTier t;
+  __shared__ Uses u;
+  if (threadIdx.x == 0) t = *tier;
+  dependency_wait();
+  __syncthreads();
+  const int most = static_cast<int>(min(t.state->settings.ahead, kMostAhead));
+  if (most == 0) return;
+  const PlaneBytes bytes{gate_bytes, up_bytes, down_bytes};
+  const Step s{nullptr, nullptr, logits, *live};
+  const uint64_t before = t.state->copies_at[2 * layer - 1];
+  count_pairs(u, s);
+  look_up(u, t, layer, before, t.state->epoch, faults);
+  if (threadIdx.x == 0) {
+    u.num_copied = 0;
+    for (int rank = 0; rank < kTop; ++rank)
+      for (int r = 0; r < s.rows; ++r) {
+        const int e = u.ids[r * kTop + rank];
+        if (u.found[e] != kToCopy || u.num_copied == most) continue;
+        u.found[e] = kInRing;
+        u.copied[u.num_copied++] = static_cast<short>(e);
+      }
+  }
+  __syncthreads();
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    for (int i = 0; i < u.num_copied; ++i) t.staged[static_cast<size_t>(layer) * kExperts + u.copied[i]] = before + 1 + static_cast<uint64_t>(i);
+    t.state->copies = t.state->copies_at[2 * layer] = before + static_cast<uint64_t>(u.num_copied);
+    t.state->counts[kPrefetches] += u.num_copied;
+    reinterpret_cast<volatile uint64_t*>(t.counts)[kPrefetches] = t.state->counts[kPrefetches];
+  }
+  const auto place = [&](int i, int p) {
+    return t.ring + (before + static_cast<uint64_t>(i)) % t.places * t.place_bytes + t.offsets[layer * 4 + p];
+  };
+  const auto source = [&](int i, int p) { return t.sources[(layer * 3 + p) * static_cast<size_t>(kExperts) + u.copied[i]]; };
+  copy_experts(copy_order(), static_cast<int>(gridDim.x), u.num_copied, bytes, t.state, source, place);
+}
+#endif
 
 // The CPU's rows to where `combine` reads them: out[p], float [pairs, hidden]. Grid: pairs.
 __global__ void __launch_bounds__(kThreads) take_computed(const int* pairs, const int* offsets, float* out, int hidden,
