@@ -134,11 +134,10 @@ inline void load_matrices_turned(uint32_t (&r)[4], const void* p) {
   memcpy(r, mine.r, sizeof r);
 }
 
-inline void scaled_halves(uint32_t codes, uint32_t scale, uint32_t& low, uint32_t& high) {
+inline void code_halves(uint32_t codes, uint32_t& low, uint32_t& high) {
   uint16_t h[4];
   for (int i = 0; i < 4; ++i) {
-    const float code = static_cast<float>(static_cast<int>(codes >> 8 * i & 255u) - 128);
-    h[i] = float_half(code * half_float(static_cast<uint16_t>(scale)));
+    h[i] = float_half(static_cast<float>(static_cast<int>(codes >> 8 * i & 255u) - 128));
   }
   low = h[0] | static_cast<uint32_t>(h[1]) << 16, high = h[2] | static_cast<uint32_t>(h[3]) << 16;
 }

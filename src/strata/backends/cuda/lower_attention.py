@@ -106,7 +106,7 @@ def attend(op: Attention, at: Context, planes: Buffer | None = None, out: bool =
 
 def _chunk_room(head_dim: int, heads: int) -> int:
     """Bytes of Room of attention_prompt.cu."""
-    return 2 * CHUNK_BLOCK * (heads + 2) * (head_dim + 8)
+    return 2 * CHUNK_BLOCK * (2 * heads + 2) * (head_dim + 8) + 2 * 4 * head_dim
 
 
 def _attend_chunk(op: Attention, at: Context) -> Launch:

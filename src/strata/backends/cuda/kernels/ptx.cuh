@@ -170,11 +170,10 @@ __device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], const voi
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
 }
 
-// Four int8 codes (code + 128 in a byte) to two words of two halves each, times a scale held twice in a word: each product rounds once.
-__device__ __forceinline__ void scaled_halves(uint32_t codes, uint32_t scale, uint32_t& low, uint32_t& high) {
+// Four int8 codes (code + 128 in a byte) to two words of two halves each, exactly.
+__device__ __forceinline__ void code_halves(uint32_t codes, uint32_t& low, uint32_t& high) {
   low = __byte_perm(codes, 0x64646464u, 0x4140), high = __byte_perm(codes, 0x64646464u, 0x4342);  // 1024 + code + 128
-  asm("{sub.rn.f16x2 %0, %0, %2; mul.rn.f16x2 %0, %0, %3; sub.rn.f16x2 %1, %1, %2; mul.rn.f16x2 %1, %1, %3;}"
-      : "+r"(low), "+r"(high) : "r"(0x64806480u), "r"(scale));
+  asm("{sub.rn.f16x2 %0, %0, %2; sub.rn.f16x2 %1, %1, %2;}" : "+r"(low), "+r"(high) : "r"(0x64806480u));
 }
 
 }  // namespace strata
