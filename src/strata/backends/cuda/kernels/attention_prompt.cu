@@ -1,7 +1,7 @@
 // attention_prompt: dense attention of a prompt's blocks of 64 rows on tensor cores, over cells 0 .. position (the last `window` of them,
 // when not 0). Macros: STRATA_KV (pool type), STRATA_DIM (values a head, a multiple of 64 up to 256), STRATA_HEADS (query heads of a KV
-// head that a thread block takes). Grid (heads / STRATA_HEADS, blocks of rows), 128 STRATA_HEADS threads: a warp has 16 rows of a head.
-// A tile of cells is a page; the tiles of a row, and their order, depend on its position alone.
+// head that a thread block takes), STRATA_STAGED (whether queries lie in shared memory, or are read again for every tile). Grid (heads /
+// STRATA_HEADS, blocks of rows), 128 STRATA_HEADS threads: a warp has 16 rows of a head. A tile of cells is a page; the tiles of a row, and their order, depend on its position alone.
 #include "cell_tiles.cuh"
 #include "op.cuh"
 
@@ -10,11 +10,12 @@ using namespace strata;
 namespace {
 
 constexpr int D = STRATA_DIM, H = STRATA_HEADS, kThreads = 128 * H;
+constexpr bool kStaged = STRATA_STAGED;
 constexpr int kStride = D + 8, kTiles = D / 8, kScores = kTileCells / 8;
 using Tile = CellTile<STRATA_KV, D, kThreads>;
 
 struct Room {
-  alignas(16) uint16_t query[2][H * 64 * kStride], keys[kTileCells * kStride], values[kTileCells * kStride];
+  alignas(16) uint16_t query[2][kStaged ? H * 64 * kStride : 8], keys[kTileCells * kStride], values[kTileCells * kStride];
   float key_scale[Tile::kGroups * kTileCells], value_scale[Tile::kGroups * kTileCells];
 };
 
@@ -29,10 +30,16 @@ __device__ __forceinline__ void stage_queries(Room& s, const float* q, size_t ro
 }
 
 // Scores of a warp's 16 rows; `seen(row, cell)` of the tile.
-template <class Seen> __device__ __forceinline__ void scores_of(const Room& s, float (&acc)[kScores][4], float scale, bool edge, Seen seen) {
+template <class Seen>
+__device__ __forceinline__ void scores_of(const Room& s, float (&acc)[kScores][4], const float* q, size_t stride, float scale, bool edge,
+                                          Seen seen) {
   query_scores<STRATA_KV, D>(acc, s.keys, s.key_scale, 0, [&](int k, uint32_t(&hi)[4], uint32_t(&lo)[4]) {
-    load_left<false>(hi, s.query[0], kStride, 16 * warp_id(), k);
-    load_left<false>(lo, s.query[1], kStride, 16 * warp_id(), k);
+    if constexpr (kStaged) {
+      load_left<false>(hi, s.query[0], kStride, 16 * warp_id(), k);
+      load_left<false>(lo, s.query[1], kStride, 16 * warp_id(), k);
+    } else {
+      load_left_parts(hi, lo, q, stride, k);
+    }
   });
 #pragma unroll
   for (int n = 0; n < kScores; ++n)
@@ -86,7 +93,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, D > 64 ? 1 : 2) attention
     return (max(page, 0) * kv_heads + kv_head) * kPageCells;
   };
   const size_t row_stride = static_cast<size_t>(heads) * D;
-  stage_queries(s, q + row0 * row_stride + head * D, row_stride);
+  if constexpr (kStaged) stage_queries(s, q + row0 * row_stride + head * D, row_stride);
+  q += (row0 + warp_id() % 4 * 16) * row_stride + (head + warp_id() / 4) * D;  // of the warp
   Tile keys, values;
   int cells = pool_row(first);
   keys.fetch(s.keys, k_pool, k_scales, [&](int c) { return cells + c; });
@@ -100,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, D > 64 ? 1 : 2) attention
     const int cell = t * kTileCells;
     const bool edge = t == last || (window > 0 && cell <= position + 63 - window);
     float scores[kScores][4] = {}, most[2], factor[2];
-    scores_of(s, scores, scale, edge, [&](int r, int c) {
+    scores_of(s, scores, q, row_stride, scale, edge, [&](int r, int c) {
       return cell + c <= own + r && (window == 0 || cell + c > own + r - window);
     });
     __syncthreads();  // keys are free

@@ -82,16 +82,10 @@ __device__ __forceinline__ void decays(Room& s, const float* gates, int heads) {
 
 // acc += 16 rows of queries, from `q` on, times the keys: as add_product, but the rows come from memory.
 __device__ __forceinline__ void add_query_product(float (&acc)[kChunk / 8][4], const float* q, size_t stride, const Matrix& keys, int tiles) {
-  q += static_cast<size_t>(lane_id() / 4) * stride + lane_id() % 4 * 2;
 #pragma unroll 2
   for (int s = 0; s < kKeySteps; ++s) {
     uint32_t hi[4], lo[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float2 x = *reinterpret_cast<const float2*>(q + e % 2 * 8 * stride + 16 * s + e / 2 * 8);
-      const Pair pair = unit_parts(x.x, x.y);
-      hi[e] = pair.hi, lo[e] = pair.lo;
-    }
+    load_left_parts(hi, lo, q, stride, 16 * s, kUnit);
 #pragma unroll
     for (int n = 0; n < kChunk / 8; n += 2) {
       if (n >= tiles) break;

@@ -45,6 +45,17 @@ template <bool Turned> __device__ __forceinline__ void load_left(uint32_t (&a)[4
   }
 }
 
+// The left side as parts from floats in memory, whose first row of 16 begins at `at`.
+__device__ __forceinline__ void load_left_parts(uint32_t (&hi)[4], uint32_t (&lo)[4], const float* at, size_t stride, int k, float times = 1.0f) {
+  at += static_cast<size_t>(lane_id() / 4) * stride + k + lane_id() % 4 * 2;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float2 x = *reinterpret_cast<const float2*>(at + e % 2 * 8 * stride + e / 2 * 8);
+    const Pair pair = f16_parts(times * x.x, times * x.y);
+    hi[e] = pair.hi, lo[e] = pair.lo;
+  }
+}
+
 // The right side, of 16 columns from a matrix [column][k] or, turned, [k][column]: words 0, 1 of the first eight columns.
 template <bool Turned> __device__ __forceinline__ void load_right(uint32_t (&b)[4], const uint16_t* at, int stride, int column, int k) {
   const int l = lane_id();
