@@ -124,13 +124,13 @@ __global__ void __launch_bounds__(kSelectThreads) prompt_select(const int* live,
   }
   scores += static_cast<size_t>(blockIdx.x) * stride;
   const float largest = bits_float(most[blockIdx.x]);
-  const float scale = largest > 0.0f ? div32(static_cast<float>(kBins - 1), largest) : 0.0f;
+  const float scale = largest > 1e-30f ? div32(static_cast<float>(kBins - 1), largest) : 0.0f;
   const auto bin_of = [&](float x) { return min(kBins - 1, static_cast<int>(x * scale)); };  // never falls where x rises
   for (int i = threadIdx.x; i < kBins; i += kSelectThreads) counts[i] = i == 0 ? blocks : 0;
   if (threadIdx.x == 0) listed = 0;
   __syncthreads();
   if (threadIdx.x == 0) most[blockIdx.x] = 0;
-  if (!(finite32(largest) && finite32(scale))) return report(faults, kFaultNonFinite);
+  if (!finite32(largest)) return report(faults, kFaultNonFinite);
 #pragma unroll 8
   for (int i = threadIdx.x; i < blocks; i += kSelectThreads) {
     const int bin = bin_of(__ldcg(scores + i));
