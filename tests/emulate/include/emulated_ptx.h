@@ -103,10 +103,6 @@ inline void copies_wait() {}
 inline void copies_group() {}
 template <int Left> inline void copies_wait_for_groups() {}
 
-inline uint32_t pack_bf16(float x, float y) {
-  const auto round = [](float v) { return (float_bits(v) + 0x7fffu + (float_bits(v) >> 16 & 1u)) >> 16; };
-  return round(x) | round(y) << 16;
-}
 inline uint32_t pack_f16(float x, float y) { return float_half(x) | static_cast<uint32_t>(float_half(y)) << 16; }
 
 // The same product of 16-bit floats, two to a word: word i of a holds row g + 8 (i % 2), values 8 (i / 2) + 2 t ..; word i of b
@@ -115,8 +111,7 @@ struct FloatMmaLane {
   float d[4];
   uint32_t a[4], b[2];
 };
-template <bool Bf16> inline void multiply_float_tiles(void** lanes, uint32_t mask) {
-  const auto value = [](uint16_t x) { return Bf16 ? bf16_float(x) : half_float(x); };
+inline void multiply_float_tiles(void** lanes, uint32_t mask) {
   if (mask != 0xffffffffu) emulated::emulated_fail("mma by a part of a warp");
   for (int lane = 0; lane < 32; ++lane) {
     FloatMmaLane& to = *static_cast<FloatMmaLane*>(lanes[lane]);
@@ -125,19 +120,14 @@ template <bool Bf16> inline void multiply_float_tiles(void** lanes, uint32_t mas
       for (int k = 0; k < 16; ++k) {
         const uint32_t a = static_cast<FloatMmaLane*>(lanes[4 * (row % 8) + k % 8 / 2])->a[2 * (k / 8) + row / 8];
         const uint32_t b = static_cast<FloatMmaLane*>(lanes[4 * column + k % 8 / 2])->b[k / 8];
-        to.d[e] += value(static_cast<uint16_t>(a >> 16 * (k % 2))) * value(static_cast<uint16_t>(b >> 16 * (k % 2)));
+        to.d[e] += half_float(static_cast<uint16_t>(a >> 16 * (k % 2))) * half_float(static_cast<uint16_t>(b >> 16 * (k % 2)));
       }
     }
   }
 }
-inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  FloatMmaLane mine{{d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1}};
-  emulated::emulated_warp(0xffffffffu, &mine, multiply_float_tiles<true>);
-  memcpy(d, mine.d, sizeof d);
-}
 inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   FloatMmaLane mine{{d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1}};
-  emulated::emulated_warp(0xffffffffu, &mine, multiply_float_tiles<false>);
+  emulated::emulated_warp(0xffffffffu, &mine, multiply_float_tiles);
   memcpy(d, mine.d, sizeof d);
 }
 
@@ -159,11 +149,10 @@ inline void load_matrices_turned(uint32_t (&r)[4], const void* p) {
   memcpy(r, mine.r, sizeof r);
 }
 
-inline void scaled_halves(uint32_t codes, uint32_t scale, uint32_t& low, uint32_t& high) {
+inline void code_halves(uint32_t codes, uint32_t& low, uint32_t& high) {
   uint16_t h[4];
   for (int i = 0; i < 4; ++i) {
-    const float code = static_cast<float>(static_cast<int>(codes >> 8 * i & 255u) - 128);
-    h[i] = float_half(code * half_float(static_cast<uint16_t>(scale)));
+    h[i] = float_half(static_cast<float>(static_cast<int>(codes >> 8 * i & 255u) - 128));
   }
   low = h[0] | static_cast<uint32_t>(h[1]) << 16, high = h[2] | static_cast<uint32_t>(h[3]) << 16;
 }
