@@ -279,3 +279,5 @@ def test_a_large_body_is_refused(tiny_server):
 def test_unknown_paths_and_methods(tiny_server):
     assert post(tiny_server, "/v1/nothing", {})[0] == 404
     assert post(tiny_server, "/v1/models", {})[0] == 405
+    for page in ("/docs", "/redoc"):  # they would load scripts from elsewhere
+        assert ask(tiny_server, "GET", page)[0] == 404
