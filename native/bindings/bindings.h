@@ -10,6 +10,8 @@ void bind_hardware(nb::module_& m);
 void bind_quants(nb::module_& m);
 void bind_text(nb::module_& m);
 void bind_tiers(nb::module_& m);
+void bind_tiers_gpu(nb::module_& m);
 void bind_tiers_ngram(nb::module_& m);
 void bind_tiers_policy(nb::module_& m);
+void bind_tiers_policy_device(nb::module_& m);
 void bind_tiers_sim(nb::module_& m);

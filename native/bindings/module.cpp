@@ -11,6 +11,8 @@ NB_MODULE(_native, m) {
   bind_text(m);
   bind_tiers(m);
   bind_tiers_ngram(m);
+  bind_tiers_policy_device(m);
   bind_tiers_sim(m);
+  bind_tiers_gpu(m);
   bind_tiers_policy(m);
 }

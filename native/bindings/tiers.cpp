@@ -74,6 +74,7 @@ void bind_store(nb::module_& m) {
       .def_prop_ro("slots", &ExpertStore::slots)
       .def_prop_ro("experts", &ExpertStore::experts)
       .def_prop_ro("nbytes", [](const ExpertStore& self) { return self.memory().bytes(); })
+      .def_prop_ro("address", [](const ExpertStore& self) { return reinterpret_cast<uint64_t>(self.memory().data()); })
       .def_prop_ro("locked", [](const ExpertStore& self) { return self.memory().locked(); })
       .def_prop_ro("nodes", [](const ExpertStore& self) { return self.memory().nodes(); })
       .def_prop_ro("method", [](ExpertStore& self) { return std::string(self.queue().method()); })

@@ -13,11 +13,31 @@ namespace {
 
 using StateTuple = std::tuple<std::vector<int32_t>, std::vector<float>, std::vector<double>, std::vector<double>>;
 
+void bind_slots(nb::module_& m) {
+  nb::class_<PolicyDevice>(m, "PolicyDevice")
+      .def("promote", [](PolicyDevice& d, int32_t layer, int32_t expert, uint32_t slot) {
+        return d.slot_table().promote(layer, expert, slot);
+      }, nb::arg("layer"), nb::arg("expert"), nb::arg("slot"))
+      .def("retire", [](PolicyDevice& d, int32_t layer, int32_t expert) { return d.slot_table().retire(layer, expert); },
+           nb::arg("layer"), nb::arg("expert"))
+      .def("slot_of", [](PolicyDevice& d, int32_t layer, int32_t expert) { return d.slot_table().slot_of(layer, expert); },
+           nb::arg("layer"), nb::arg("expert"))
+      .def("slots", [](PolicyDevice& d) {
+        std::vector<std::tuple<uint64_t, uint32_t, int32_t, int32_t>> slots;
+        for (const Slot& s : d.slot_table().slots()) slots.emplace_back(s.bytes, s.state, s.layer, s.expert);
+        return slots;
+      })
+      .def_prop_ro("moving", [](PolicyDevice& d) { return d.slot_table().moving(); });
+}
+
 }  // namespace
+
+// Before the devices, which are kinds of it.
+void bind_tiers_policy_device(nb::module_& m) { bind_slots(m); }
 
 void bind_tiers_policy(nb::module_& m) {
   nb::class_<Policy>(m, "Policy")
-      .def("__init__", [](Policy* self, std::shared_ptr<SimDevice> device, double link_rate, float gain) {
+      .def("__init__", [](Policy* self, std::shared_ptr<PolicyDevice> device, double link_rate, float gain) {
         new (self) Policy(std::move(device), {link_rate, gain});
       }, nb::arg("device"), nb::arg("link_rate"), nb::arg("gain"))
       .def("start", &Policy::start)

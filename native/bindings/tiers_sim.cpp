@@ -24,7 +24,7 @@ MissCosts costs(const std::vector<float>& c) {
 }
 
 void bind_device(nb::module_& m) {
-  nb::class_<SimDevice>(m, "SimDevice")
+  nb::class_<SimDevice, PolicyDevice>(m, "SimDevice")
       .def(nb::new_([](std::shared_ptr<ExpertStore> store, std::vector<uint64_t> slots, uint32_t staging, double link_rate,
                        double cpu_share, int workers, bool exclusive, uint64_t limit_ns, int32_t rows, int32_t k,
                        int32_t hidden, int32_t inner, int32_t experts) {
@@ -36,19 +36,6 @@ void bind_device(nb::module_& m) {
            nb::arg("workers"), nb::arg("exclusive"), nb::arg("limit_ns"), nb::arg("rows"), nb::arg("k"), nb::arg("hidden"),
            nb::arg("inner"), nb::arg("experts"))
       .def("run", run_device, nb::arg("program"), nb::arg("begin"), nb::arg("end"))
-      .def("promote", [](SimDevice& d, int32_t layer, int32_t expert, uint32_t slot) {
-        return d.residency().promote(layer, expert, slot);
-      }, nb::arg("layer"), nb::arg("expert"), nb::arg("slot"))
-      .def("retire", [](SimDevice& d, int32_t layer, int32_t expert) { return d.residency().retire(layer, expert); },
-           nb::arg("layer"), nb::arg("expert"))
-      .def("slot_of", [](SimDevice& d, int32_t layer, int32_t expert) { return d.residency().slot_of(layer, expert); },
-           nb::arg("layer"), nb::arg("expert"))
-      .def("slots", [](SimDevice& d) {
-        std::vector<std::tuple<uint64_t, uint32_t, int32_t, int32_t>> slots;
-        for (const Slot& s : d.residency().slots()) slots.emplace_back(s.bytes, s.state, s.layer, s.expert);
-        return slots;
-      })
-      .def_prop_ro("moving", [](SimDevice& d) { return d.residency().moving(); })
       .def("set_costs", [](SimDevice& d, const std::vector<float>& c) { d.split().set_costs(costs(c)); }, nb::arg("costs"))
       .def("split_report", [](SimDevice& d) {
         const MissSplit::Report r = d.split().report();

@@ -11,7 +11,7 @@ constexpr auto kPause = std::chrono::microseconds(200);
 constexpr double kMostCredit = 0.25;  // seconds of the link that a quiet time may save up
 constexpr size_t kPromptShare = 4;    // a step that uses more than one in four experts is a prompt: it says little
 
-std::vector<uint64_t> bytes_by_expert(const Residency& r) {
+std::vector<uint64_t> bytes_by_expert(const SlotTable& r) {
   std::vector<uint64_t> bytes;
   for (int32_t layer = 0; layer < r.num_layers(); ++layer)
     bytes.insert(bytes.end(), static_cast<size_t>(r.num_experts()), r.expert_bytes(layer));
@@ -20,13 +20,13 @@ std::vector<uint64_t> bytes_by_expert(const Residency& r) {
 
 }  // namespace
 
-Policy::Policy(std::shared_ptr<SimDevice> device, PolicyOptions options)
+Policy::Policy(std::shared_ptr<PolicyDevice> device, PolicyOptions options)
     : device_(std::move(device)),
       options_(options),
-      bytes_(bytes_by_expert(device_->residency())),
+      bytes_(bytes_by_expert(device_->slot_table())),
       reuse_(bytes_.size()),
       reader_(&device_->routes()),
-      coming_(device_->residency().slots().size(), Seat::kEmpty),
+      coming_(device_->slot_table().slots().size(), Seat::kEmpty),
       moved_at_(now_ns()) {}
 
 Policy::~Policy() { stop(); }
@@ -68,14 +68,14 @@ void Policy::work() {
     promote_waiting();
     if (records.empty()) {
       // An epoch that has ended and left no more records is complete.
-      if (!used_.empty() && device_->residency().epochs().ended == epoch_) finish_step();
+      if (!used_.empty() && device_->slot_table().ended() == epoch_) finish_step();
       std::this_thread::sleep_for(kPause);
     }
   }
 }
 
 void Policy::take(const std::vector<RouteRecord>& records) {
-  const auto experts = static_cast<uint32_t>(device_->residency().num_experts());
+  const auto experts = static_cast<uint32_t>(device_->slot_table().num_experts());
   for (const RouteRecord& r : records) {
     if (r.epoch != epoch_ && !used_.empty()) finish_step();
     epoch_ = r.epoch;
@@ -102,7 +102,7 @@ void Policy::finish_step() {
 // Bytes that promotions may move now: what the link could have carried since it was last asked, less what steps copied.
 uint64_t Policy::allowance() {
   if (options_.link_rate <= 0) return ~uint64_t{0};
-  const uint64_t now = now_ns(), copied = device_->store().counters().get(kCopyBytes);
+  const uint64_t now = now_ns(), copied = device_->counters().get(kCopyBytes);
   credit_ += static_cast<double>(now - moved_at_) * 1e-9 * options_.link_rate - static_cast<double>(copied - step_bytes_);
   credit_ = std::min(credit_, options_.link_rate * kMostCredit);
   moved_at_ = now, step_bytes_ = copied;
@@ -110,9 +110,9 @@ uint64_t Policy::allowance() {
 }
 
 std::vector<Seat> Policy::seats() const {
-  const auto experts = device_->residency().num_experts();
+  const auto experts = device_->slot_table().num_experts();
   std::vector<Seat> seats;
-  for (const Slot& s : device_->residency().slots()) {
+  for (const Slot& s : device_->slot_table().slots()) {
     const bool kept = coming_[seats.size()] != Seat::kEmpty;
     int64_t holds = Seat::kBusy;
     if (!kept && s.state == kFree) holds = Seat::kEmpty;
@@ -124,7 +124,7 @@ std::vector<Seat> Policy::seats() const {
 
 void Policy::swap(const std::vector<uint32_t>& missed) {
   if (missed.empty()) return;
-  Residency& residency = device_->residency();
+  SlotTable& residency = device_->slot_table();
   const int32_t experts = residency.num_experts();
   std::vector<uint32_t> wanted;
   for (const uint32_t e : missed) {
@@ -148,7 +148,7 @@ void Policy::swap(const std::vector<uint32_t>& missed) {
 }
 
 void Policy::promote_waiting() {
-  Residency& residency = device_->residency();
+  SlotTable& residency = device_->slot_table();
   const int32_t experts = residency.num_experts();
   for (uint32_t slot = 0; slot < coming_.size(); ++slot) {
     if (coming_[slot] == Seat::kEmpty || residency.state(slot) != kFree) continue;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tiers/choose.h"
-#include "tiers/sim_device.h"
+#include "tiers/residency.h"
 
 namespace strata::tiers {
 
@@ -18,7 +18,7 @@ struct PolicyOptions {
 
 class Policy {
  public:
-  Policy(std::shared_ptr<SimDevice> device, PolicyOptions options);
+  Policy(std::shared_ptr<PolicyDevice> device, PolicyOptions options);
   ~Policy();
   Policy(const Policy&) = delete;
   Policy& operator=(const Policy&) = delete;
@@ -44,7 +44,7 @@ class Policy {
   uint64_t allowance();
   std::vector<Seat> seats() const;
 
-  std::shared_ptr<SimDevice> device_;
+  std::shared_ptr<PolicyDevice> device_;
   const PolicyOptions options_;
   std::vector<uint64_t> bytes_;  // by expert number
   std::mutex lock_;              // of reuse_

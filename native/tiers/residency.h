@@ -5,7 +5,7 @@
 #include <mutex>
 #include <vector>
 
-#include "strata/tiers.h"
+#include "tiers/slot_table.h"
 
 namespace strata::tiers {
 
@@ -26,17 +26,13 @@ class Link {
 
 // Every method may be called from any thread. The policy thread calls promote and retire whenever it likes; begin_step
 // and end_step are the device's. What may change under a replay is only what no replay reads.
-class Residency {
+class Residency : public SlotTable {
  public:
   // `bytes[layer]`: of one expert's blob; `slots`: sizes and addresses. std::invalid_argument when there are too many.
   Residency(std::vector<uint64_t> bytes, int32_t num_experts, std::vector<Slot> slots, Link* link, Counters* counters);
 
-  // Begins to bring an expert into a free slot. False, and nothing happens, when the slot is not free or too small, or
-  // the expert is resident, arriving or named wrongly.
-  bool promote(int32_t layer, int32_t expert, uint32_t slot);
-
-  // Takes an expert out of the table at the next step's begin, or calls its arrival off. False when it is in no slot.
-  bool retire(int32_t layer, int32_t expert);
+  bool promote(int32_t layer, int32_t expert, uint32_t slot) override;
+  bool retire(int32_t layer, int32_t expert) override;  // an arrival can always be called off
 
   // The link's answer: publishes at the next begin_step, or frees the slot.
   void arrived(uint32_t slot, bool complete);
@@ -45,23 +41,16 @@ class Residency {
   uint32_t begin_step();
   void end_step();
 
-  // Slot of an expert as the table has it now, -1 when absent.
-  int32_t slot_of(int32_t layer, int32_t expert) const;
-
-  // SlotState of a slot.
-  uint32_t state(uint32_t slot) const;
-
-  // Slots whose bytes are still on their way.
-  size_t moving() const;
-
-  // A copy; states move on meanwhile.
-  std::vector<Slot> slots() const;
+  int32_t slot_of(int32_t layer, int32_t expert) const override;
+  uint32_t state(uint32_t slot) const override;
+  size_t moving() const override;
+  std::vector<Slot> slots() const override;
   const uint32_t* table() const { return table_.data(); }
   const Slot& slot(uint32_t i) const { return slots_[i]; }
-  int32_t num_layers() const { return static_cast<int32_t>(bytes_.size()); }
-  int32_t num_experts() const { return num_experts_; }
-  uint64_t expert_bytes(int32_t layer) const { return bytes_[static_cast<size_t>(layer)]; }
-  const Epochs& epochs() const { return epochs_; }
+  int32_t num_layers() const override { return static_cast<int32_t>(bytes_.size()); }
+  int32_t num_experts() const override { return num_experts_; }
+  uint64_t expert_bytes(int32_t layer) const override { return bytes_[static_cast<size_t>(layer)]; }
+  uint32_t ended() const override { return epochs_.ended; }
 
  private:
   enum class Change : uint8_t { kNone, kPublish, kRetire, kCallOff };

@@ -41,8 +41,8 @@ SimDevice::SimDevice(std::shared_ptr<ExpertStore> store, const SimOptions& optio
   link_ = std::make_unique<SimLink>(store_.get(), options.link_rate, options.exclusive, options.limit_ns, &counters);
   residency_ = std::make_unique<Residency>(bytes, options.experts, std::move(slots), link_.get(), &counters);
   link_->attach(residency_.get(), staging_);
-  workers_ = std::make_unique<Workers>(options.workers, store_.get(), box_, limits_, options.inner, options.limit_ns, &fault_,
-                                       &kernel_faults_);
+  workers_ = std::make_unique<Workers>(WorkerOptions{options.workers, options.inner, options.limit_ns}, store_.get(), box_,
+                                       limits_, &fault_, &kernel_faults_);
   thread_ = std::thread([this] { work(); });
 }
 

@@ -27,11 +27,11 @@ struct SimOptions {
   int32_t rows = 32, k = 1, hidden = 0, inner = 0, experts = 0;  // of the mailbox; the widest layer's
 };
 
-class SimDevice {
+class SimDevice : public PolicyDevice {
  public:
   // std::bad_alloc where memory is refused.
   SimDevice(std::shared_ptr<ExpertStore> store, const SimOptions& options);
-  ~SimDevice();
+  ~SimDevice() override;
   SimDevice(const SimDevice&) = delete;
   SimDevice& operator=(const SimDevice&) = delete;
 
@@ -43,7 +43,9 @@ class SimDevice {
   Workers& workers() { return *workers_; }
   MissSplit& split() { return split_; }
   ExpertStore& store() { return *store_; }
-  const RouteRing& routes() const { return ring_; }
+  SlotTable& slot_table() override { return *residency_; }
+  const RouteRing& routes() const override { return ring_; }
+  Counters& counters() override { return store_->counters(); }
 
  private:
   friend class DeviceExperts;

@@ -9,27 +9,30 @@ namespace strata::tiers {
 namespace {
 constexpr int kSpins = 2'000;  // turns of polling before a thread that has nothing to do naps
 constexpr auto kNap = std::chrono::microseconds(20);
+constexpr uint64_t kPollNs = 500'000;    // how long a thread polls without a nap where a device may post at any time
+constexpr uint64_t kSleepNs = 5'000'000;  // and naps before it sleeps, when nothing runs
 enum ExpertState : uint32_t { kUnknown, kPinned, kLost };
 
 uint64_t address(const void* p) { return reinterpret_cast<uint64_t>(p); }
 }  // namespace
 
-Workers::Workers(int threads, ExpertStore* store, const MailboxView& box, const MailboxLimits& limits, int64_t inner,
-                 uint64_t limit_ns, uint32_t* fault, std::atomic<uint32_t>* kernel_faults)
+Workers::Workers(const WorkerOptions& options, ExpertStore* store, const MailboxView& box, const MailboxLimits& limits,
+                 uint32_t* fault, std::atomic<uint32_t>* kernel_faults)
     : store_(store),
       box_(box),
       limits_(limits),
-      limit_ns_(limit_ns),
+      options_(options),
+      limit_ns_(options.limit_ns),
       fault_(fault),
       kernel_faults_(kernel_faults),
       layers_(store->layers().size()) {
-  const uint64_t values = static_cast<uint64_t>(limits.rows) * static_cast<uint64_t>(limits.k) * static_cast<uint64_t>(inner);
+  const uint64_t values = static_cast<uint64_t>(limits.rows) * static_cast<uint64_t>(limits.k) * static_cast<uint64_t>(options.inner);
   scales_at_ = line_up(values), sums_at_ = scales_at_ + line_up(values / 8);
   inner_.resize(std::max(values * 4, sums_at_ + line_up(values / 8)) + 64);
   for (int32_t i = 0; i < limits.experts; ++i) items_.push_back(std::make_unique<Item>());
-  alive_.store(threads);
-  box_.head->workers = static_cast<uint32_t>(threads);
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  alive_.store(options.threads);
+  box_.head->workers = static_cast<uint32_t>(options.threads);
+  for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
 Workers::~Workers() {
@@ -41,10 +44,15 @@ Workers::~Workers() {
 
 void Workers::set_layer(int32_t layer, const ExpertKernels& kernels) { layers_[static_cast<size_t>(layer)] = kernels; }
 
-void Workers::wake() {
+uint32_t Workers::wake() {
+  const uint32_t number = wakes_.fetch_add(1) + 1;
+  wakes_.notify_all();
   active_.store(1);
   active_.notify_all();
+  return number;
 }
+
+void Workers::finished(uint32_t number) { finished_.store(number); }
 
 void Workers::rest() { active_.store(0); }
 
@@ -64,21 +72,37 @@ bool Workers::stalled(bool* die) {
   return true;
 }
 
-bool Workers::idle(int turn) {
-  if (active_.load(std::memory_order_acquire) == 0 && stop_.load() == 0) active_.wait(0);
-  turn < kSpins ? relax(turn) : std::this_thread::sleep_for(kNap);
+// A device may post at any moment while something runs: then naps, however long it takes.
+bool Workers::idle(Idle& idle) {
+  const int turn = idle.turn++;
+  if (!options_.polling) {
+    if (active_.load(std::memory_order_acquire) == 0 && stop_.load() == 0) active_.wait(0);
+    turn < kSpins ? relax(turn) : std::this_thread::sleep_for(kNap);
+    return stop_.load(std::memory_order_relaxed) == 0;
+  }
+  const uint64_t now = now_ns();
+  if (turn == 0) idle.since = now;
+  if (now - idle.since < kPollNs) {
+    relax(turn);
+  } else if (const uint32_t wakes = wakes_.load(); finished_.load() == wakes && now - idle.since > kSleepNs) {
+    if (stop_.load() == 0) wakes_.wait(wakes);
+    idle.turn = 0;
+  } else {
+    std::this_thread::sleep_for(kNap);
+  }
   return stop_.load(std::memory_order_relaxed) == 0;
 }
 
 void Workers::work() {
   const FloatMode mode;
-  for (int turn = 0; idle(turn); ++turn) {
+  Idle idling;
+  while (idle(idling)) {
     const uint32_t n = load_acquire(&box_.head->posted);
     if (n == load_acquire(&box_.head->served)) continue;
     open(n);
     int32_t unit;
     while (claim(n, &unit)) {
-      turn = 0;
+      idling.turn = 0;
       bool die = false;
       if (stalled(&die) && die) {
         box_.head->workers = static_cast<uint32_t>(alive_.fetch_sub(1) - 1);
@@ -173,7 +197,14 @@ void Workers::run(uint32_t n, int32_t unit) {
   if (item.down_left.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(n, index);
 }
 
+void Workers::report_faults() {
+  const uint32_t bits = options_.fault_words == nullptr ? 0 : kernel_faults_->exchange(0);
+  for (int bit = 0; bits >> bit != 0; ++bit)
+    if ((bits >> bit & 1u) != 0) *const_cast<volatile uint32_t*>(options_.fault_words + bit) = 1;
+}
+
 void Workers::finish(uint32_t n, int32_t index) {
+  report_faults();
   Item& item = *items_[static_cast<size_t>(index)];
   const int32_t layer = box_.head->layer;
   if (item.state.load() == kPinned) {

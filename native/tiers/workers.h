@@ -15,21 +15,31 @@ namespace strata::tiers {
 // Tests only: what the thread that takes the n-th unit from now on does instead of computing it.
 enum class WorkerFault : uint32_t { kNone, kStall, kDie };
 
+struct WorkerOptions {
+  int threads = 1;
+  int64_t inner = 0;  // values of the widest inner row
+  uint64_t limit_ns = 0;
+  bool polling = false;             // nobody calls rest(): they sleep when all that was started has finished
+  uint32_t* fault_words = nullptr;  // by bit of native/cpu/op.h: what kernels report is stored there too
+};
+
 // A list's work is cut into units that threads take in order: for each item, find its expert in RAM, then products by 64
 // features. Nobody waits for a thread by name, so one that stalls holds up only what it took.
 class Workers {
  public:
-  // `inner`: the widest inner row. `fault`: the step's word; `kernel_faults` collects the kernels' own bits.
-  Workers(int threads, ExpertStore* store, const MailboxView& box, const MailboxLimits& limits, int64_t inner,
-          uint64_t limit_ns, uint32_t* fault, std::atomic<uint32_t>* kernel_faults);
+  // `fault`: the step's word; `kernel_faults` collects the kernels' own bits.
+  Workers(const WorkerOptions& options, ExpertStore* store, const MailboxView& box, const MailboxLimits& limits,
+          uint32_t* fault, std::atomic<uint32_t>* kernel_faults);
   ~Workers();
 
   // Types and sizes of a layer, from any program's records.
   void set_layer(int32_t layer, const ExpertKernels& kernels);
 
-  // Between wake and rest the threads poll; otherwise they sleep.
-  void wake();
+  // Between wake and rest the threads poll; otherwise they sleep. `finished`: the wake of that number, and those before
+  // it, are over.
+  uint32_t wake();
   void rest();
+  void finished(uint32_t number);
   void inject(WorkerFault fault, uint32_t after);
   int alive() const { return alive_.load(); }
 
@@ -42,7 +52,12 @@ class Workers {
     int32_t first_unit = 0, gate_units = 0, down_units = 0;
   };
   void work();
-  bool idle(int turn);
+  struct Idle {
+    int turn = 0;
+    uint64_t since = 0;
+  };
+  bool idle(Idle& idle);
+  void report_faults();
   void open(uint32_t n);
   void prepare(Item& item, const MailboxItem& posted, const ExpertKernels& kernels);
   bool claim(uint32_t n, int32_t* unit);
@@ -54,6 +69,7 @@ class Workers {
   ExpertStore* store_;
   const MailboxView box_;
   const MailboxLimits limits_;
+  const WorkerOptions options_;
   const uint64_t limit_ns_;
   uint32_t* fault_;
   std::atomic<uint32_t>* kernel_faults_;
@@ -66,7 +82,7 @@ class Workers {
   int32_t units_ = 0;
   std::atomic<uint64_t> ticket_{0};  // list << 32 | next unit
   std::atomic<int32_t> items_left_{0};
-  std::atomic<uint32_t> active_{0}, stop_{0}, injected_{0}, after_{0};
+  std::atomic<uint32_t> active_{0}, wakes_{0}, finished_{0}, stop_{0}, injected_{0}, after_{0};
   std::atomic<int> alive_{0};
   std::vector<std::thread> threads_;
 };

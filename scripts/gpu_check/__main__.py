@@ -8,11 +8,11 @@ import time
 import traceback
 from pathlib import Path
 
-from gpu_check import dense, equality, kernels, kv_tier, ngram_rows, nodes, planted, sustained, tune
+from gpu_check import dense, equality, kernels, kv_tier, ngram_rows, nodes, planted, sustained, tiers, tune
 
 STAGES = {
     1: kernels.run, 2: equality.run, 3: dense.run, 4: planted.run, 5: sustained.run, 6: tune.run, 7: nodes.run,
-    8: kv_tier.run, 9: ngram_rows.run,
+    8: tiers.run, 9: kv_tier.run, 10: ngram_rows.run,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Stage 8: keys and values beyond their budget, 8 planted layers. Formats of 4 bits against the CPU; one hash for every
+"""Stage 9: keys and values beyond their budget, 8 planted layers. Formats of 4 bits against the CPU; one hash for every
 budget in filled contexts; hits in a context that was really read, beside other policies' on the same selections; what a
 step costs."""
 

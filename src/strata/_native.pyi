@@ -91,6 +91,8 @@ class ExpertStore:
     @property
     def experts(self) -> int: ...
     @property
+    def address(self) -> int: ...
+    @property
     def nbytes(self) -> int: ...
     @property
     def locked(self) -> int: ...
@@ -185,7 +187,18 @@ class NgramTake:
     def __init__(self, store: NgramStore, box: NgramBox, record: Recorded) -> None: ...
 
 # bindings/tiers_sim.cpp
-class SimDevice:
+class PolicyDevice:
+    """A device whose experts change places (native/tiers/slot_table.h)."""
+    def promote(self, layer: int, expert: int, slot: int) -> bool: ...
+    def retire(self, layer: int, expert: int) -> bool: ...
+    def slot_of(self, layer: int, expert: int) -> int: ...
+    def slots(self) -> list[tuple[int, int, int, int]]:
+        """Bytes, state (free, arriving, resident, leaving), layer and expert of each slot."""
+    @property
+    def moving(self) -> int:
+        """Slots whose bytes are on their way."""
+
+class SimDevice(PolicyDevice):
     """A pretended GPU (native/tiers/sim_device.h). MemoryError when its arenas are refused."""
     def __init__(
         self,
@@ -205,14 +218,6 @@ class SimDevice:
     ) -> None: ...
     def run(self, program: Program, begin: int, end: int) -> int:
         """One replay on the device's thread; returns fault bits."""
-    def promote(self, layer: int, expert: int, slot: int) -> bool: ...
-    def retire(self, layer: int, expert: int) -> bool: ...
-    def slot_of(self, layer: int, expert: int) -> int: ...
-    def slots(self) -> list[tuple[int, int, int, int]]:
-        """Bytes, state (free, arriving, resident, leaving), layer and expert of each slot."""
-    @property
-    def moving(self) -> int:
-        """Slots whose bytes are on their way."""
     def set_costs(self, costs: list[float]) -> None:
         """Nanoseconds: link, CPU, CPU a row, RAM, each a byte; a post."""
     def split_report(self) -> tuple[int, int, int, float, float]:
@@ -223,6 +228,54 @@ class SimDevice:
         """Tests: 0 none, 1 stall."""
     @property
     def workers(self) -> int: ...
+
+class GpuDevice(PolicyDevice):
+    """The host's side of experts on a GPU (native/tiers/gpu_device.h); `mapped`: page-locked memory, zeroed."""
+    def __init__(
+        self,
+        store: ExpertStore,
+        slots: list[tuple[int, int]],
+        rows: int,
+        k: int,
+        hidden: int,
+        inner: int,
+        experts: int,
+        workers: int,
+        limit_ns: int,
+        mapped: int,
+        faults: int,
+    ) -> None: ...
+    def image(self, addresses: list[int], place_bytes: int, places: int) -> bytes:
+        """The device's ExpertTier; device addresses of its parts in order."""
+    def set_layer(
+        self,
+        layer: int,
+        gate_up: tuple[str, list[int], list[int]],
+        down: tuple[str, list[int], list[int]],
+    ) -> None:
+        """Op records from which the workers take types and sizes."""
+    def set_costs(self, costs: list[float]) -> None:
+        """Nanoseconds: link, CPU, CPU a row, RAM, each a byte; a post."""
+    def set_share(self, share: float) -> None: ...
+    def set_link(self, ns_byte: float) -> None: ...
+    def set_ahead(self, most: int) -> None: ...
+    def set_limit(self, ns: int) -> None: ...
+    def count(self) -> None:
+        """Brings the store's counters up to date."""
+    def started(self) -> int:
+        """A replay is started; its number."""
+    def finished(self, number: int) -> None:
+        """That replay and those before it are over."""
+    def inject_worker(self, fault: int, after: int) -> None:
+        """Tests: 0 none, 1 stall, 2 die, at the `after`-th unit from now on."""
+    @property
+    def workers(self) -> int: ...
+
+def gpu_tier_sizes(rows: int, k: int, hidden: int, experts: int) -> tuple[int, int, int]:
+    """Bytes of mapped memory, of the device's state, of its ExpertTier."""
+
+def expert_plane_offsets(store: ExpertStore) -> list[list[int]]:
+    """By layer: of gate, up and down in a slot, and the bytes of all."""
 
 class DeviceExperts:
     def __init__(
@@ -272,7 +325,7 @@ class SentencePiece:
 
 class Policy:
     """The residency policy's thread beside a device (native/tiers/policy.h)."""
-    def __init__(self, device: SimDevice, link_rate: float, gain: float) -> None: ...
+    def __init__(self, device: PolicyDevice, link_rate: float, gain: float) -> None: ...
     def start(self) -> None: ...
     def stop(self) -> None: ...
     def state(self) -> tuple[list[int], list[float], list[float], list[float]]:

@@ -51,7 +51,7 @@ def test_a_table_that_cannot_be_page_locked_is_asked_for(want, backend, monkeypa
     def refuse(address, nbytes):
         raise DeviceError("no")
 
-    monkeypatch.setattr(made.driver, "lock_host", refuse)
+    monkeypatch.setattr(made.driver, "register", refuse)
     assert hash_of(engine(made, "ram"), tokens) == wanted
     assert "its rows are asked for instead (no)" in caplog.text
 

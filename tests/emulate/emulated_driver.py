@@ -34,8 +34,11 @@ class EmulatedDriver:
         address = self.allocate(nbytes)
         return HostMemory(address, self._memory[-1].bytes)
 
-    def lock_host(self, address: int, nbytes: int) -> int:
+    def register(self, address: int, nbytes: int) -> int:
         return address
+
+    def unregister(self, address: int) -> None:
+        pass
 
     def free_memory(self) -> int:
         return self.properties.memory - sum(m.size for m in self._memory)

@@ -64,9 +64,9 @@ def test_slots_of_mixed_sizes_follow_their_experts():
 @pytest.mark.parametrize(
     "vram, options, said",
     [
-        (9, PlanOptions(max_context=262144, kv="f32"), "--kv f16 fits"),
+        (9.6, PlanOptions(max_context=262144, kv="f32"), "--kv f16 fits"),
         (13, PlanOptions(max_context=262144, expert_slots=24576), "--expert-cache auto fits"),
-        (13, PlanOptions(max_context=32768, max_num_seqs=32, kv="q4"), "--parallel 24 fits"),
+        (13.7, PlanOptions(max_context=32768, max_num_seqs=32, kv="q4"), "--parallel 24 fits"),
     ],
 )
 def test_the_nearest_setting_is_named(vram, options, said):
@@ -89,10 +89,10 @@ def test_a_smaller_format_is_named_before_half_the_context():
 
 
 def test_a_context_that_nobody_asked_for_shrinks():
-    p = plan(replace(target(), embedding=0), desk(vram=8, ram=64), PlanOptions(kv="f16"))
+    p = plan(replace(target(), embedding=0), desk(vram=8.75, ram=64), PlanOptions(kv="f16"))
     assert 64 <= p.choice.context < 262144 and p.choice.context % 64 == 0
     assert any(f"a context of {p.choice.context} tokens is taken" in note for note in p.notes)
-    with pytest.raises(MemoryLimitError, match=r"; 8\.3 GiB of free VRAM would do"):
+    with pytest.raises(MemoryLimitError, match=r"; 9\.0 GiB of free VRAM would do"):
         plan(target(), desk(vram=4), PlanOptions())
 
 

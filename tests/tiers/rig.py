@@ -123,9 +123,10 @@ def _backend(tiers, sim, resident, threads):
 class Swapper(threading.Thread):
     """Promotes and retires at random while steps run, as a policy may."""
 
-    def __init__(self, device, layers, seed=1):
+    def __init__(self, device, layers, seed=1, experts=EXPERTS):
         super().__init__(daemon=True)
         self._device, self._layers, self._random = device, layers, np.random.default_rng(seed)
+        self._experts = experts
         self._over = threading.Event()
         self.done = 0
 
@@ -135,7 +136,10 @@ class Swapper(threading.Thread):
             slot = int(self._random.integers(len(slots)))
             _, state, layer, expert = slots[slot]
             if state == 0:
-                layer, expert = int(self._random.integers(self._layers)), int(self._random.integers(EXPERTS))
+                layer, expert = (
+                    int(self._random.integers(self._layers)),
+                    int(self._random.integers(self._experts)),
+                )
                 self.done += self._device.promote(layer, expert, slot)
             elif self._random.random() < 0.7:
                 self.done += self._device.retire(layer, expert)

@@ -133,6 +133,7 @@ enum Place : uint32_t {
   kHit,       // resident in VRAM
   kCopied,    // through the staging ring, computed from there
   kComputed,  // by the CPU workers, where it lies in RAM
+  kStaged,    // still in the staging ring from an earlier copy
 };
 
 // One distinct expert of a layer's step, in ascending order of experts.
@@ -327,6 +328,7 @@ enum Counter : uint32_t {
   kNgramReads,
   kNgramReadBytes,
   kLookaheadHeld,     // steps in which look-ahead was held back, since it cost more than it saved
+  kStagedHits,        // of kHits, those that the staging ring still had
   kNumCounters
 };
 

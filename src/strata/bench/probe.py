@@ -40,6 +40,12 @@ class Probe:
         self.tokens = output.token_ids
         return self.tokens
 
+    def walk(self, token: int, steps: int) -> NDArray[np.int32]:
+        """Greedy tokens of one sequence that begins with `token` and nothing before it."""
+        self.loaded.runner.forget_guess()
+        self.tokens = np.array([token], np.int32)
+        return np.concatenate([self.step(position) for position in range(steps)])
+
     def rates(self, position: int, steps: int, rounds: int) -> list[float]:
         """Tokens a second of all sequences in each round of steps from `position` on, after WARM_UP_ROUNDS."""
         seen = []

@@ -44,6 +44,31 @@ def decode_benchmark(
     return lines
 
 
+def windows_benchmark(model: Path, options: "EngineOptions", warm_up: int) -> list[str]:
+    """Lines of the report: windows whose topics change, after rounds to warm up, and one whose topic stays."""
+    from strata.bench.tier_report import measured_rates, tier_report
+    from strata.bench.windows import Windows, load_cycle
+    from strata.cli.progress import ReadProgress
+    from strata.engine.load import load_model
+
+    cycle = load_cycle(model)
+    loaded = load_model(model, options, progress=ReadProgress())
+    if getattr(loaded.runner.backend, "tier", None) is None:
+        raise UsageError(
+            "--windows needs a GPU that does not hold all experts; --vram-limit-gib makes one smaller"
+        )
+    rates, windows = measured_rates(loaded), Windows(loaded, cycle)
+    rounds = windows.rounds(warm_up + 1, lambda line: print(line, file=sys.stderr))
+    reports = [tier_report(loaded, results, rates) for results in rounds]
+    names = ["cold", *(f"warm-up {n}" for n in range(2, warm_up + 1)), "windows"]
+    lines = [line for name, report in zip(names, reports, strict=True) for line in report.lines(name)]
+    lines += tier_report(loaded, [windows.run(windows.staying)], rates).lines("one topic")
+    return [
+        *lines,
+        f"rates       {rates.link / 1e9:9.1f} GB/s link, {rates.cpu / 1e9:.1f} CPU, {rates.ram / 1e9:.1f} RAM",
+    ]
+
+
 def _floor(probe: "Probe", context: int, rate: float) -> list[str]:
     """Milliseconds that reading a token's bytes takes, and its share of the step."""
     from strata import hw

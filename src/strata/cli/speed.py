@@ -37,12 +37,25 @@ def benchmark(
     timeline: Annotated[
         bool, typer.Option("--timeline", help="Read no prompt: microseconds of every node of a step (GPU).")
     ] = False,
+    windows: Annotated[
+        str,
+        count(
+            "--windows",
+            "Read no prompt: decode windows of a planted cycle, N rounds to warm up and one that counts (GPU).",
+        ),
+    ] = "0",
     as_json: Json = False,
 ) -> None:
     """Measure prompt and generation speed apart: a warm-up, then the median of some rounds."""
     lengths = parse_count("--prompt-len", prompt_len), parse_count("--gen-len", gen_len, 2)
     num_rounds = parse_count("--rounds", rounds)
     cells, minutes = parse_count("--fill-context", fill_context, 0), parse_count("--sustained", sustained, 0)
+    if warm_up := parse_count("--windows", windows, 0):
+        from strata.cli.decode_speed import windows_benchmark
+
+        options = engine_options(context.params, max_model_len="1024")
+        print("\n".join(windows_benchmark(model, options, warm_up)))
+        return
     if cells or minutes or timeline:
         from strata.cli.decode_speed import decode_benchmark
 

@@ -42,6 +42,7 @@ class EngineOptions(Settings):
         "--threads",
         "CPU threads; 0: as many as the machine grants.",
         toml="infer.threads",
+        aliases=("--cpu-threads",),
         low=0,
         high=MAX_THREADS,
     )
@@ -158,6 +159,13 @@ class EngineOptions(Settings):
         "--cpu-share",
         "Share of the experts missing in VRAM that the CPU computes, 0 to 1; auto: by measured rates.",
         toml="memory.cpu_share",
+        in_environment=False,
+    )
+    pcie_share: str = setting(
+        "auto",
+        "--pcie-share",
+        "Share of those experts that is copied to the GPU instead: one less --cpu-share; auto: by measured rates.",
+        toml="memory.pcie_share",
         in_environment=False,
     )
     exclusive: str = setting(

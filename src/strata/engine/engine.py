@@ -19,7 +19,6 @@ from strata.engine.waiting import QueuePlace
 from strata.errors import ContextLengthError, UsageError
 from strata.gguf import ModelFile
 from strata.memory import Placement
-from strata.memory.counters import read_counters
 from strata.memory.expert_store import Progress
 from strata.memory.resident import read_kv_counts
 from strata.models import ModelConfig
@@ -106,9 +105,8 @@ class Engine:
 
     def tier_counts(self) -> dict[str, int]:
         """What the memory tiers have counted (memory/counters.py); empty where everything lies in the file's map."""
-        experts, runner = self._loaded.experts, self._runner
-        counts = {} if experts is None else read_counters(experts.counters)
-        return counts | read_kv_counts(runner.state.kv, runner.backend.array)
+        runner = self._runner
+        return self._loaded.tier_counts() | read_kv_counts(runner.state.kv, runner.backend.array)
 
     @property
     def session_disk_bytes(self) -> int:

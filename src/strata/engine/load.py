@@ -3,10 +3,11 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from strata import hw, log
+from strata import _native, hw, log
 from strata.backends import Backend
 from strata.config import EngineOptions, ServingOptions
 from strata.engine.assemble import Around, assemble
+from strata.engine.gpu_experts import hold_experts, set_gpu_costs
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, make_plan, open_with_draft
 from strata.engine.programs import Limits
@@ -17,6 +18,7 @@ from strata.engine.runner import Runner
 from strata.engine.tiering import AsksForRows, backend_kind, make_backend, open_experts, open_tiers
 from strata.gguf import ModelFile
 from strata.memory import Placement, StatePool
+from strata.memory.counters import read_counters
 from strata.memory.expert_store import ExpertStore, Progress, expert_layers
 from strata.memory.plan_sizes import Choice
 from strata.memory.resident import Residency
@@ -38,6 +40,15 @@ class LoadedModel:
     kv_bytes_per_cell: int
     experts: ExpertStore | None = None  # None: they lie in the file's map
     policy: ResidencyPolicy | None = None  # None: experts do not move
+
+    def tier_counts(self) -> dict[str, int]:
+        """What the tiers of experts have counted (memory/counters.py); empty where all lie in one."""
+        if self.experts is None:
+            return {}
+        device = getattr(self.runner.backend, "device", None)
+        if isinstance(device, _native.GpuDevice):
+            device.count()
+        return read_counters(self.experts.counters)
 
 
 def load_model(
@@ -61,19 +72,21 @@ def load_model(
     cutter = Cutter(min(options.prefill, -(-choice.context // PAGE_CELLS) * PAGE_CELLS))
     limits = Limits(choice.context, choice.sequences, cutter.chunk_rows)
     files = (file, drafted or file)
-    experts = None if backend else open_experts(model, files, options, placement, progress)
+    experts = hold_experts(backend, model, files, options, placement, progress)
+    if backend is None:
+        experts = open_experts(model, files, options, placement, progress)
     if backend is None:
         tiers = open_tiers(model, files, experts, options, backend_kind(options))
         backend = make_backend(options, tiers, placement)
     elif isinstance(backend, AsksForRows):
-        tiers = open_tiers(model, files, None, options, "cuda")
+        tiers = open_tiers(model, files, experts, options, "cuda")
         backend.ask_for_rows({} if tiers is None else tiers.ngram)
     state = _state(model, choice, _resident(placement, options, backend))
     tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None
     runner = Runner(model, backend, state, limits, tracer)
     check_after_load(placement, _machine(options, backend))
-    _schedule_misses(model, options, backend)
     policy = start_policy(backend, file, placement, options.link_limit_gbps * 1e9)
+    _schedule_misses(model, options, backend)
     around = assemble(file, runner, cutter, serving or ServingOptions())
     weights, cell = runner.weight_bytes_per_token, state.cell_bytes
     return LoadedModel(file, model, runner, cutter, around, placement, weights, cell, experts, policy)
@@ -84,6 +97,8 @@ def _schedule_misses(model: Model, options: EngineOptions, backend: Backend) -> 
     if backend.name == "sim" and options.cpu_share == "auto":
         threads, link = options.threads or hw.cpu_count(), options.link_limit_gbps * 1e9
         set_costs(backend, expert_layers(model), threads, options.isa, link)
+    else:
+        set_gpu_costs(backend, model, options)
 
 
 def _state(model: Model, choice: Choice, resident: Residency | None) -> StatePool:

@@ -129,6 +129,10 @@ class Runner:
         tokens = self.published()
         output.token_ids = self._sampled(decode.sequences, decode.positions, tokens, output)
 
+    def forget_guess(self) -> None:
+        """What runs ahead is not what comes next."""
+        self._ahead.drop()
+
     def commit_one(self, sequences: Ints) -> None:
         """One row of each became state, where there is any."""
         if self.recurrent:

@@ -9,7 +9,8 @@ from strata.backends.cpu import CpuBackend
 from strata.backends.cpu.tiers import Tiers
 from strata.backends.sim import SimBackend, SimOptions
 from strata.config import EngineOptions
-from strata.errors import UnsupportedError, UsageError
+from strata.engine.shares import cpu_share
+from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import Placement
 from strata.memory.expert_store import ExpertStore, Progress, StoreOptions, expert_layers
@@ -109,21 +110,11 @@ def _sim(options: EngineOptions, tiers: Tiers | None, slots: tuple[int, ...], th
     sim = SimOptions(
         slots=slots,
         link_rate=options.link_limit_gbps * 1e9,
-        cpu_share=-1.0 if options.cpu_share == "auto" else _share(options.cpu_share),
+        cpu_share=cpu_share(options),
         workers=max(1, threads - device),
         exclusive=options.exclusive == "on",
     )
     return SimBackend(device, options.isa, tiers, sim)
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise UsageError(f"--cpu-share is {text}; it must be auto or a number from 0 to 1")
-    return share
 
 
 def _table_mode(

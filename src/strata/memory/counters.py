@@ -35,6 +35,7 @@ NAMES = (
     "ngram_reads",
     "ngram_read_bytes",
     "lookahead_held",
+    "staged_hits",
 )
 
 

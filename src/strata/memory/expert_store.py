@@ -147,6 +147,7 @@ class ExpertStore:
             wait_limit_ns=int(o.wait_seconds * 1e9),
             lookahead=o.lookahead,
             guesses=self._guesses,
+            stacks=tuple(_stacks(layer) for layer in self.layers),
         )
 
 

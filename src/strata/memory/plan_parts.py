@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from strata.errors import MemoryLimitError
 from strata.hw.machine import Machine
 from strata.memory.plan_sizes import GIB, ROW_CACHE, Choice, ModelSizes
-from strata.ops import MAX_TAPS
-
-STAGING_PLACES = 2  # of the miss ring, times a token's experts
+from strata.memory.slots import aligned
+from strata.ops import MAX_STEP_ROWS, MAX_TAPS
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,7 @@ class Tier:
 
 
 EXPERTS = "experts"
+GUESSED_PLACES = 16  # kMostAhead of native/include/strata/tiers_gpu.h
 
 
 def fill(
@@ -69,11 +69,17 @@ def fill(
     )
 
 
+def staging_places(model: ModelSizes) -> int:
+    """Places of the staging ring: all that a layer of the largest step can miss at once, and what is fetched on a guess
+    for the next one. Between steps it is a cache of what was missed last."""
+    return min(model.num_experts, MAX_STEP_ROWS * model.experts_per_token) + GUESSED_PLACES
+
+
 def vram_parts(model: ModelSizes, choice: Choice) -> tuple[list[Part], int]:
     """What lies in VRAM besides experts, and the bytes of a prompt's buffers beyond a step's."""
     cell = model.cell(choice.kv)
     resident = min(choice.resident, choice.cells)
-    staging = STAGING_PLACES * model.experts_per_token * max(model.expert_bytes, default=0)
+    staging = staging_places(model) * aligned(max(model.expert_bytes, default=0))
     parts = [
         Part("dense weights", model.dense),
         Part("draft layer", model.draft),

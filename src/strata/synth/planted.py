@@ -6,7 +6,7 @@ blocks of real types, so every byte a real model would move is moved.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import sqrt
 from pathlib import Path
@@ -67,6 +67,18 @@ def topics_and_cycle(options: PlantedOptions) -> tuple[NDArray[np.int64], NDArra
         runs += [ids[i : i + options.run] for i in range(0, len(ids), options.run)]
     order = rng.permutation(len(runs))
     return topic, np.concatenate([runs[i] for i in order])
+
+
+def topic_borders(cycle: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
+    """Topic at each place of a cycle planted with the default options, and the places where it changes."""
+    geometry = replace(FULL, vocab_size=len(cycle))
+    topic, expected = topics_and_cycle(PlantedOptions(geometry))
+    if not np.array_equal(expected, cycle):
+        raise UsageError(
+            "the cycle was planted with options of its own: where its topics change is not known"
+        )
+    topics = topic[cycle]
+    return topics, (np.flatnonzero(np.diff(topics)) + 1).tolist()
 
 
 def previous_tokens(cycle: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -32,6 +32,7 @@ class ExpertTiers:
     wait_limit_ns: int
     lookahead: bool
     guesses: _native.Guesses  # what look-ahead guessed, of all programs
+    stacks: tuple[tuple[Weight, Weight, Weight], ...] = ()  # gate, up, down of each layer
 
 
 @dataclass(frozen=True)

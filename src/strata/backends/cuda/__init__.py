@@ -4,8 +4,9 @@ from pathlib import Path
 
 from strata.backends.cuda.backend import CudaBackend
 from strata.backends.cuda.nvidia import NvidiaDriver, device_count
+from strata.backends.cuda.tier import TierOptions
 
-__all__ = ["CudaBackend", "gpu_count", "open_gpu"]
+__all__ = ["CudaBackend", "TierOptions", "gpu_count", "open_gpu"]
 
 
 def gpu_count() -> int:

@@ -1,6 +1,6 @@
 """Memory and lowering of the CUDA backend."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from strata import _native, log
 from strata.backends.base import Arena
+from strata.backends.cpu.tiers import ExpertTiers
 from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     ahead,
     fuse_attention,
@@ -32,7 +33,9 @@ from strata.backends.cuda.lower import Context, TableBox, lower
 from strata.backends.cuda.memory import DeviceArray, HostArray, Slabs
 from strata.backends.cuda.replay import CudaReplay, Part
 from strata.backends.cuda.tables import Asked, Tables
+from strata.backends.cuda.tier import ExpertTier, TierOptions
 from strata.backends.cuda.weights import WeightStore
+from strata.hw import Gpu
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.program import Program
 from strata.ops.step import Form
@@ -66,6 +69,13 @@ class CudaBackend:
         self._faults = driver.allocate_host(128)
         self._tables = Tables(driver, {}, self._weights)
         self._told = False  # whether the log has the kernels
+        self.tier: ExpertTier | None = None  # None: all experts lie in the GPU's memory
+
+    @property
+    def gpu(self) -> Gpu:
+        """What a plan is made for."""
+        properties = self.driver.properties
+        return Gpu(properties.name, properties.memory, self.driver.free_memory())
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host array of a step input or of polled memory; of anything else a DeviceArray, which copies."""
@@ -85,18 +95,39 @@ class CudaBackend:
 
     def expert_table(self, weight: Weight) -> DeviceArray:
         """Where kernels look up the experts of a stack, uint64 [num_experts]; entries may change between steps."""
-        address = self._weights.expert_table(weight)
+        address = self._expert_table(weight)
         return DeviceArray(self.driver, address, (weight.shape[0],), np.uint64)
 
     def ask_for_rows(self, stores: Mapping[Weight, _native.NgramStore]) -> None:
         """Rows of these tables come from their stores; comes before programs are lowered."""
         self._tables = Tables(self.driver, stores, self._weights)
 
+    def hold_experts(self, experts: ExpertTiers, options: TierOptions) -> None:
+        """From now on these experts lie in RAM and in slots; comes before programs are lowered."""
+        self._weights.far = True
+        self.tier = ExpertTier(self.driver, experts, options, self._faults.address)
+
+    @property
+    def device(self) -> _native.GpuDevice | None:
+        """The native device of experts in tiers; None: there are none."""
+        return None if self.tier is None else self.tier.device
+
+    @property
+    def num_experts(self) -> int:
+        """Experts of a layer in tiers."""
+        return 0 if self.tier is None else self.tier.num_experts
+
+    def fill(self, experts: Iterable[tuple[int, int]]) -> int:
+        """Promotes (layer, expert) in turn into free slots, and waits; returns how many. Only while nothing runs."""
+        return 0 if self.tier is None else self.tier.fill(experts)
+
     def lower(self, program: Program, arena: Arena = "step") -> CudaReplay:
         """Launches with absolute addresses, compiled and recorded."""
         assert self._arenas.get(arena, (0, 0))[1] >= program.arena_bytes, (
             f"reserve() arena {arena} before lowering"
         )
+        if self.tier is not None:
+            self.tier.learn(program)
         found = groups(program, self._fused)
         offsets, arena_bytes = plan(program, found)
         self.reserve(
@@ -120,7 +151,7 @@ class CudaBackend:
             return launches(lambda at: lower(program.ops[i], at))
 
         replay = CudaReplay(
-            self.driver, program, parts, alone, self._inputs, self._faults, asked.tell, self._tables.failure
+            self.driver, program, parts, alone, self._inputs, self._faults, self.tier, asked.tell, self._tables.failure
         )
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
             self._told = True
@@ -153,12 +184,17 @@ class CudaBackend:
             buffer_address,
             planes,
             self._weights.address,
-            self._weights.expert_table,
+            self._expert_table,
             self._workspace.take,
             self._workspace.counters,
             lambda ids: asked.boxes.get(ids, TableBox()),
             self._faults.address,
+            self.tier,
         )
+
+    def _expert_table(self, weight: Weight) -> int:
+        table = None if self.tier is None else self.tier.table(weight)
+        return self._weights.expert_table(weight) if table is None else table
 
     def _address(self, buffer: Buffer) -> int:
         """Address of a buffer that is not scratch; placed at the first call."""

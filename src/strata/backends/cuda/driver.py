@@ -56,6 +56,8 @@ class Launch:
     dependent: bool = True  # programmatic dependent launch: the kernel itself waits for its predecessor
     cluster: int = 1  # thread blocks a cluster
     reads: tuple[tuple[int, int], ...] = ()  # weights that every replay reads: address, bytes
+    beside: bool = False  # runs beside the launches after it, up to the next one that joins
+    joins: bool = False  # waits for those that run beside
     ahead: bool = False  # the last two of `args` are memory to ask for early (ahead.py): address, bytes
 
 
@@ -91,9 +93,11 @@ class Driver(Protocol):
     def allocate_host(self, nbytes: int) -> HostMemory:
         """Zeroed page-locked memory that kernels can read and write in place."""
 
-    def lock_host(self, address: int, nbytes: int) -> int:
-        """Page-locks memory of this process (whole pages from `address` on), which must outlive the driver; the address
-        that kernels read it at."""
+    def register(self, address: int, nbytes: int) -> int:
+        """Page-locks host memory that exists, so that kernels can read it in place; its address for kernels."""
+
+    def unregister(self, address: int) -> None:
+        """Gives back what `register` took, before the memory goes."""
 
     def free_memory(self) -> int:
         """Bytes of device memory that can still be allocated."""

@@ -91,6 +91,8 @@ class Experts:
         ]  # fmt: skip
         if self.shared is not None:
             macros.append(type_macro(self.shared.down.weight.format, "STRATA_SHARED"))
+        tier = at.tier if at.tier is not None and at.tier.holds(gate) else None
+        late = tier is not None and tier.shares
         live, logits, q8 = at.live(self.x), at.at(self.logits.out), at.q8(self.gate_up.out)
         scales = at.raw(self.gate_up.gate_scale, self.gate_up.up_scale)
         tables = [pointer(at.experts(w)) for w in (gate, up, down)]
@@ -121,20 +123,27 @@ class Experts:
             ahead=True,
         )
         shared = shared_down + (weight_room if down_staged else 0)
+        more: list[tuple[str, str | int]] = [("STRATA_LATE", 1)] if late else []
         args = [live, *logits, *q8, tables[2], *at.raw(self.down.scale), *self._shared_args(at)]
         args += [*at.at(residual, inject, out), pointer(at.faults)]
+        if tier is not None and late:
+            args.append(tier.address)
+            tier.bind(self.gate_up, self.down)
         second = launch(
             "experts_step.cu",
             "experts_down",
             (-(-hidden // features), 1, at.bucket),
             32 * planes,
             args,
-            macros=macros,
+            macros=[*macros, *more],
             shared=shared,
             ahead=True,
         )
         require(shared <= at.properties.shared)
-        return [first, second]
+        if tier is None:
+            return [first, second]
+        stage = tier.stage(at, self.gate_up, self.logits.out, self.router.renormalise)
+        return [*stage, *tier.fetch_ahead(p, at, self.x, self.router, gate), first, second]
 
     def _shared_args(self, at: Context) -> list[Arg]:
         if self.shared is None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,8 +12,12 @@ from strata.ops.buffers import Buffer, Weight
 from strata.ops.op import Op
 from strata.quants import Format
 
+if TYPE_CHECKING:
+    from strata.backends.cuda.tier import ExpertTier
+
 FILE = "file"  # layouts of weights on the device: the file's bytes, or the planes of native/include/strata/pack.h
 PACKED = "packed"
+FAR = "far"  # the file's bytes, in page-locked RAM where the GPU's memory is short: for tables of rows
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class Context:
     ]  # address of so many zeroed uint32 of this op's own; kernels leave them zero
     box: Callable[[Buffer], TableBox]  # where the table rows of these ids are asked for
     faults: int  # u32 [32], mapped: fault bit i is reported by storing 1 at [i]
+    tier: "ExpertTier | None" = None  # of experts that do not all lie in the GPU's memory
 
     def live(self, buffer: Buffer) -> np.uint64:
         """Address of the buffer's live-row count, i32 [1]."""
@@ -59,6 +65,10 @@ class Context:
     def raw(self, *weights: Weight | None) -> list[Arg]:
         """Addresses of weights as the file stores them (norms, tables, float matrices); 0 for none."""
         return [pointer(0 if w is None else self.weight(w, FILE)) for w in weights]
+
+    def rows(self, table: Weight) -> np.uint64:
+        """Address of a table of which a step looks up few rows, as the file stores it."""
+        return pointer(self.weight(table, FAR))
 
     def packed(self, weight: Weight) -> np.uint64:
         """Address of the planes of a quantised matrix."""

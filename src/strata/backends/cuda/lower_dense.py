@@ -36,7 +36,7 @@ def rows_of(buffer: Buffer, at: Context) -> int:
 @lower.register
 def _(op: Embed, at: Context) -> list[Launch]:
     vocab, width = op.weight.shape
-    args = [at.live(op.out), *at.at(op.tokens), *at.raw(op.weight), *at.at(op.out), pointer(at.faults)]
+    args = [at.live(op.out), *at.at(op.tokens), at.rows(op.weight), *at.at(op.out), pointer(at.faults)]
     units = rows_of(op.out, at) * (width // 32 if op.weight.format.quantised else width)
     macros = [type_macro(op.weight.format)]
     return [

@@ -67,7 +67,10 @@ def _(op: ExpertGateUp, at: Context) -> list[Launch]:
     args += [*at.raw(op.gate_scale, op.up_scale), *out]
     args += [*ints(hidden, n, experts, op.k, int(s.by_expert)), pointer(at.faults)]
     macros = [type_macro(op.gate.format), type_macro(op.up.format, "STRATA_UP"), *s.macros]
-    return [launch("moe.cu", "expert_gate_up", s.grid, s.threads, args, macros=macros, shared=s.shared)]
+    node = launch("moe.cu", "expert_gate_up", s.grid, s.threads, args, macros=macros, shared=s.shared)
+    if at.tier is not None and at.tier.holds(op.gate):
+        return [*at.tier.stage(at, op, None, renormalise=False), node]
+    return [node]
 
 
 @lower.register
@@ -84,4 +87,6 @@ def _(op: ExpertDown, at: Context) -> list[Launch]:
     ]
     args += ints(k, n, experts, int(s.by_expert))
     macros = [type_macro(op.weight.format), *s.macros]
-    return [launch("moe.cu", "expert_down", s.grid, s.threads, args, macros=macros, shared=s.shared)]
+    node = launch("moe.cu", "expert_down", s.grid, s.threads, args, macros=macros, shared=s.shared)
+    held = at.tier is not None and at.tier.table(op.weight) is not None
+    return [node, *at.tier.take(at, op)] if at.tier is not None and held else [node]

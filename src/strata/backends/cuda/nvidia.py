@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from strata.errors import DeviceError
 
 _OLDEST = 75  # sm_75
 _STATIC_SHARED = 48 << 10  # more must be asked for
-_PAGE = 4096
 
 # What a driver's code means for a user, in one line each; the code itself is added.
 _CAUSES = {
@@ -88,7 +88,9 @@ class NvidiaDriver:
                 f"{self.properties.name} is {self.properties.arch}; sm_{_OLDEST} is the oldest served"
             )
         check(cuda.cuCtxSetCurrent(check(cuda.cuDevicePrimaryCtxRetain(self._device), "opening the GPU")))
-        self._stream = check(cuda.cuStreamCreate(int(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)))
+        self._stream, self._side = (
+            check(cuda.cuStreamCreate(int(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))) for _ in range(2)
+        )
         self._compiler = Compiler(self.properties.arch, cache)
         self._modules: dict[Source, Any] = {}
         self._functions: dict[tuple[Kernel, bool], Any] = {}
@@ -119,12 +121,17 @@ class NvidiaDriver:
         array[:] = 0
         return HostMemory(pointer, array[:nbytes])
 
-    def lock_host(self, address: int, nbytes: int) -> int:
-        """Page-locks and maps memory that is there."""
-        cuda, size = self._cuda, -(-nbytes // _PAGE) * _PAGE
+    def register(self, address: int, nbytes: int) -> int:
+        """Page-locks host memory; unlike what is allocated here it may have another address for kernels."""
+        cuda = self._cuda
         flags = cuda.CU_MEMHOSTREGISTER_PORTABLE | cuda.CU_MEMHOSTREGISTER_DEVICEMAP
-        check(cuda.cuMemHostRegister(address, size, flags), f"page-locking {nbytes} bytes")
-        return int(check(cuda.cuMemHostGetDevicePointer(address, 0), "mapping page-locked memory"))
+        check(cuda.cuMemHostRegister(address, nbytes, flags), f"page-locking {nbytes / 2**30:.1f} GiB of RAM")
+        return int(check(cuda.cuMemHostGetDevicePointer(address, 0), "mapping RAM"))
+
+    def unregister(self, address: int) -> None:
+        """After everything that may read it."""
+        self.synchronize()
+        check(self._cuda.cuMemHostUnregister(address), "unlocking RAM")
 
     def free_memory(self) -> int:
         """Bytes that can still be allocated."""
@@ -161,10 +168,13 @@ class NvidiaDriver:
     def launch(self, launch: Launch) -> None:
         """Starts one kernel on the stream."""
         self.prepare([launch.kernel])
+        self._start(launch, self._stream)
+
+    def _start(self, launch: Launch, stream: Any) -> None:
         cuda, config = self._cuda, self._cuda.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
-        config.sharedMemBytes, config.hStream = launch.shared, self._stream
+        config.sharedMemBytes, config.hStream = launch.shared, stream
         attributes = self._attributes(launch)
         config.attrs, config.numAttrs = attributes, len(attributes)
         held = [np.array([a]) for a in launch.args]
@@ -220,9 +230,17 @@ class NvidiaDriver:
         check(cuda.cuStreamBeginCapture(self._stream, mode))
         try:
             after(0)
+            beside = False
             for i, launch in enumerate(launches):
-                self.launch(launch)
+                if launch.beside and not beside:
+                    self._follow(self._side, self._stream)
+                if launch.joins and beside:
+                    self._follow(self._stream, self._side)
+                beside = launch.beside or (beside and not launch.joins)
+                self._start(launch, self._side if launch.beside else self._stream)
                 after(i + 1)
+            if beside:
+                self._follow(self._stream, self._side)
         finally:
             graph = check(cuda.cuStreamEndCapture(self._stream), "recording")
         executable = check(cuda.cuGraphInstantiate(graph, 0), "instantiating a graph")
@@ -230,11 +248,18 @@ class NvidiaDriver:
         check(cuda.cuGraphUpload(executable, self._stream))
         return executable
 
+    def _follow(self, stream: Any, other: Any) -> None:
+        """What comes next on `stream` waits for what `other` has been given."""
+        event = self.event()
+        check(self._cuda.cuEventRecord(event, other))
+        check(self._cuda.cuStreamWaitEvent(stream, event, 0))
+
     def timeline(self, launches: Sequence[Launch], repeats: int) -> list[float]:
         """Medians by events between nodes."""
         cuda = self._cuda
         events = [check(cuda.cuEventCreate(0)) for _ in range(len(launches) + 1)]
         external = int(cuda.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL)
+        launches = [replace(n, beside=False, joins=False) for n in launches]
         graph = self._capture(
             launches, lambda i: check(cuda.cuEventRecordWithFlags(events[i], self._stream, external))
         )

@@ -9,6 +9,7 @@ import numpy as np
 from strata.backends.base import raise_fault
 from strata.backends.cuda.driver import Driver, HostMemory, Launch
 from strata.backends.cuda.inputs import StepInputs
+from strata.backends.cuda.tier import ExpertTier
 from strata.ops.program import Program
 
 _NO_FAULTS = bytes(128)
@@ -35,11 +36,14 @@ class CudaReplay:
         alone: Callable[[int], list[Launch]],
         inputs: StepInputs,
         faults: HostMemory,
+        tier: ExpertTier | None = None,
         asked: Sequence[tuple[int, Callable[[], None]]] = (),
         failure: Callable[[], str] = str,
     ):
         self._driver, self._program, self._parts, self._alone = driver, program, parts, alone
-        self._inputs, self._faults, self._asked, self._failure = inputs, faults, asked, failure
+        self._inputs, self._faults, self._tier = inputs, faults, tier
+        self._asked, self._failure = asked, failure
+        self._number = 0  # of the last replay, as the tier counts them
         self._graphs: dict[tuple[int, int], Any] = {}
         self._done = driver.event()
 
@@ -53,9 +57,11 @@ class CudaReplay:
         """Starts ops [begin, end) with the inputs as they are now."""
         part = (begin, len(self._program) if end is None else end)
         if part not in self._graphs:
-            self._graphs[part] = self._driver.record([self._inputs.copy_launch(), *self._between(*part)])
+            self._graphs[part] = self._driver.record(self._nodes(*part))
         self._inputs.snapshot()
         self._tell_hosts(*part)
+        if self._tier is not None:
+            self._number = self._tier.device.started()
         self._driver.replay(self._graphs[part])
         self._driver.signal(self._done)
 
@@ -68,6 +74,13 @@ class CudaReplay:
     def wait(self) -> None:
         """Until the last submitted replay of this program is done."""
         self._driver.wait(self._done)
+        if self._tier is not None:
+            self._tier.device.finished(self._number)
+
+    def _nodes(self, begin: int, end: int) -> list[Launch]:
+        found = self._between(begin, end)
+        begins = [] if self._tier is None else self._tier.prologue(found)
+        return [self._inputs.copy_launch(), *begins, *found]
 
     def _between(self, begin: int, end: int) -> list[Launch]:
         found: list[Launch] = []

@@ -40,7 +40,7 @@ class Tables:
         if not store.address:
             return 0
         try:
-            return self._driver.lock_host(store.address, store.nbytes)
+            return self._driver.register(store.address, store.nbytes)
         except DeviceError as error:
             log.logger(__name__).warning(
                 "n-gram table: %.1f GiB cannot be page-locked, its rows are asked for instead (%s)",

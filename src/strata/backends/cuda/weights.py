@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends.cuda.driver import Driver, Launch
-from strata.backends.cuda.lower import FILE, PACKED, launch, pointer, type_macro
+from strata.backends.cuda.lower import FAR, FILE, PACKED, launch, pointer, type_macro
 from strata.backends.cuda.memory import ALIGNMENT, Slabs
 from strata.ops.buffers import Weight
 from strata.quants import Format
@@ -31,6 +31,7 @@ class WeightStore:
         self._placed: dict[tuple[Weight, str], int] = {}
         self._tables: dict[Weight, int] = {}
         self._stage = 0
+        self.far = False  # whether tables of rows stay in RAM
 
     @property
     def nbytes(self) -> int:
@@ -38,8 +39,14 @@ class WeightStore:
         return self._slabs.nbytes
 
     def address(self, weight: Weight, layout: str) -> int:
-        """Address of the weight in a layout of `lower`: FILE or PACKED."""
-        if not is_packed(weight.format):
+        """Address of the weight in a layout of `lower`: FILE, PACKED or FAR."""
+        if layout == FAR and self.far:
+            if (weight, FAR) not in self._placed:
+                memory = self._driver.allocate_host(weight.data.nbytes)
+                memory.array[:] = weight.data.reshape(-1)
+                self._placed[weight, FAR] = memory.address
+            return self._placed[weight, FAR]
+        if layout == FAR or not is_packed(weight.format):
             layout = FILE
         key = weight, layout
         if key not in self._placed:

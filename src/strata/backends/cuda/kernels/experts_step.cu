@@ -1,10 +1,13 @@
 // The experts of a step of few rows in two launches; rows do not share what they read. Macros: STRATA_TYPE, STRATA_UP, STRATA_DOWN (formats of gate, up, down), STRATA_SHARED
 // (of the shared expert's down; left out without one), STRATA_EXPERTS, STRATA_TOP (experts of a row), STRATA_HIDDEN, STRATA_INNER,
-// STRATA_SEGMENTS, STRATA_AHEAD (of hidden), STRATA_INNER_SEGMENTS, STRATA_INNER_AHEAD, STRATA_STREAMS, STRATA_FEATURES (of a thread
+// STRATA_LATE (1: rows of some experts come from CPU workers), STRATA_SEGMENTS, STRATA_AHEAD (of hidden), STRATA_INNER_SEGMENTS, STRATA_INNER_AHEAD, STRATA_STREAMS, STRATA_FEATURES (of a thread
 // block of experts_down), STRATA_RENORMALISE, STRATA_STAGED, STRATA_INNER_STAGED (weights through shared memory: of gate and up, of down).
 //
 // Every thread block makes the router's choice for itself from the logits: a block that chose for all would be one more wait.
 #include "ahead.cuh"
+#if STRATA_LATE
+#include "expert_late.cuh"
+#endif
 #include "op.cuh"
 #include "packed_signed.cuh"
 #include "staged_weights.cuh"
@@ -101,8 +104,11 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
                                                              const int16_t* inner_sums, const uint64_t* down, const float* down_scale,
                                                              const float* shared_gate, const float* shared_up, const float* shared_logit,
                                                              const uint8_t* shared_down, const float* residual, const float* inject,
-                                                             float* out, uint32_t* faults, const uint8_t* ahead,
-    uint32_t ahead_bytes) {
+                                                             float* out, uint32_t* faults,
+#if STRATA_LATE
+                                                             const tiers::ExpertTier* tier,
+#endif
+                                                             const uint8_t* ahead, uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   __shared__ __align__(16) float scratch[kDownThreads];
   __shared__ float rows[kPlanes][kFeatures], weights[kTop];
@@ -197,6 +203,9 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
     }
     add_segments<1, kInnerSegs>(y, scratch + plane * 32, store(pass));
   }
+#if STRATA_LATE
+  if (plane < kTop) take_late_row(*tier, expert, step_row * kTop + plane, kHidden, first, kFeatures, rows[plane], faults);
+#endif
   __syncthreads();
   if (plane != 0) return;
   writer.store(step_row, 1, first, kFeatures, [&](int r, int) {

@@ -4,7 +4,7 @@
 
 using namespace strata;
 
-constexpr int kFaulty = 1 << 30, kFaultWords = 3;  // ops/publish.py; words that kernels report
+constexpr int kFaulty = 1 << 30, kFaultWords = 8;  // ops/publish.py; words that kernels report, tiers included
 
 extern "C" __global__ void publish(const int* live, const int* step, const int* ids, const float* logprobs, int* ring, uint32_t* faults,
                                    int depth, int width) {

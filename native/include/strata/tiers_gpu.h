@@ -1,0 +1,87 @@
+// A GPU's side of the tier protocol (tiers.h): what its kernels and the host share besides slots, ring and mailbox.
+//
+// No host runs between two replays that follow each other, so the host does not change the residency table itself: it
+// appends changes to a ring in mapped memory, and the first nodes of the next replay apply what is there in stream order.
+// All earlier replays are over then, so that a slot whose expert leaves may receive another in the same batch:
+//
+//   slot state   who moves it on
+//   free         promote: a change with `coming` is appended -> arriving
+//   arriving     the replay that takes the change copies the expert into the slot and writes the entry; the host sees
+//                `applied` reach the change's number -> resident
+//   resident     retire: a change with `leaving` is appended -> free; whatever is appended later finds it left
+//
+// Copies of the staging ring are numbered over the life of the device, from 1; copy n lies in place (n - 1) % places until
+// copy n + places begins. Until then it serves as a cache: an expert that missed a moment ago is found there, and
+// promotion takes it from there instead of from RAM.
+#pragma once
+
+#include "strata/tiers.h"
+
+namespace strata::tiers {
+
+constexpr uint32_t kChangeRing = 4096, kChangesAtOnce = 512;
+constexpr int32_t kMaxExpertLayers = 256;
+constexpr uint32_t kMostAhead = 16;  // experts fetched on a guess for one layer
+
+// Of one slot. Experts are numbered layer * num_experts + expert; -1: none.
+struct SlotChange {
+  uint64_t address;
+  int32_t leaving, coming;
+  uint32_t slot, pad;
+};
+
+// In mapped memory. `written` counts changes by the host, `applied` those whose copies are done.
+struct ChangeRing {
+  alignas(64) uint32_t written;
+  alignas(64) uint32_t applied;
+  uint32_t epoch;  // replays begun
+  uint32_t copies;  // made by the ring, low bits: whoever waits for the link sees it move
+  alignas(64) SlotChange changes[kChangeRing];
+};
+
+// What the host may set between replays; in mapped memory, read when a replay begins.
+struct TierSettings {
+  MissCosts costs;
+  float share;         // of misses that the CPU takes; negative: by costs
+  float link_ns_byte;  // at least so long a byte takes on the link; 0: no limit
+  uint32_t copy_all;   // 1: the CPU takes none
+  uint32_t ahead;      // most experts that are fetched for the next layer on a guess
+  uint64_t limit_ns;   // of any wait
+};
+
+// In device memory; written by one thread block at a time.
+struct TierState {
+  uint32_t epoch, fault;
+  uint32_t taken, count;  // changes, and those of `list`
+  uint64_t copies;        // of the staging ring so far
+  uint32_t posts, busy;   // lists posted; whether the last was not served when the replay began
+  uint32_t routed, pad;   // records written
+  uint64_t link_free;     // when the link has carried what it was given
+  TierSettings settings;
+  uint64_t counts[kNumCounters];
+  uint64_t copies_at[2 * kMaxExpertLayers + 1];  // `copies` when a layer begins [2 l], when it has what it lacked [2 l + 1]
+  SlotChange list[kChangesAtOnce];
+};
+
+// Addresses, fixed when the device is made.
+struct ExpertTier {
+  uint32_t* entries;        // [layers * experts], the residency table
+  uint64_t* staged;         // [layers * experts] the newest copy; 0: none
+  uint64_t* tables;         // [layers][3][experts] where kernels read an expert's planes
+  const uint64_t* sources;  // [layers][3][experts] the same in RAM, in the file's layout
+  const uint64_t* offsets;  // [layers][4] of planes in a slot, and the bytes of all
+  const uint32_t* classes;  // [layers] equal where the planes' formats are
+  uint32_t* late;           // [experts] item + 1 of the experts that the CPU computes for the layer under way; 0: not
+  uint64_t zeros;           // of a slot of zero bytes: what kernels read for those
+  uint64_t ring, place_bytes;
+  uint32_t places;
+  int32_t layers, experts;
+  TierState* state;
+  ChangeRing* changes;           // mapped, as what follows
+  const TierSettings* settings;
+  RouteRing* routes;
+  uint64_t* counts;  // [kNumCounters]
+  MailboxView box;
+};
+
+}  // namespace strata::tiers

@@ -1,0 +1,158 @@
+#include "tiers/gpu_device.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "tiers/blob.h"
+
+namespace strata::tiers {
+
+namespace {
+constexpr uint32_t kRouteRecords = 1u << 16;
+
+std::vector<uint64_t> blob_bytes(const ExpertStore& store) {
+  std::vector<uint64_t> bytes;
+  for (const LayerSource& layer : store.layers()) bytes.push_back(Blob(layer).bytes);
+  return bytes;
+}
+}  // namespace
+
+GpuSlots::GpuSlots(std::vector<uint64_t> bytes, int32_t num_experts, std::vector<Slot> slots, ChangeRing* ring,
+                   Counters* counters)
+    : bytes_(std::move(bytes)),
+      num_experts_(num_experts),
+      ring_(ring),
+      counters_(counters),
+      slots_(std::move(slots)),
+      holder_(bytes_.size() * static_cast<size_t>(num_experts), -1) {
+  if (slots_.size() > kMaxSlots)
+    throw std::invalid_argument(std::to_string(slots_.size()) + " expert slots; at most " + std::to_string(kMaxSlots));
+  if (bytes_.size() > kMaxExpertLayers)
+    throw std::invalid_argument(std::to_string(bytes_.size()) + " layers with experts; at most " +
+                                std::to_string(kMaxExpertLayers));
+  for (Slot& slot : slots_) slot.state = kFree, slot.epoch = 0, slot.layer = slot.expert = -1;
+}
+
+bool GpuSlots::known(int32_t layer, int32_t expert) const {
+  return layer >= 0 && layer < num_layers() && expert >= 0 && expert < num_experts_;
+}
+
+size_t GpuSlots::index(int32_t layer, int32_t expert) const {
+  return static_cast<size_t>(layer) * static_cast<size_t>(num_experts_) + static_cast<size_t>(expert);
+}
+
+// What the device has applied is resident.
+void GpuSlots::settle() const {
+  const uint32_t applied = load_acquire(&ring_->applied);
+  while (!arriving_.empty() && static_cast<int32_t>(applied - arriving_.front().first) >= 0) {
+    slots_[arriving_.front().second].state = kResident;
+    arriving_.pop_front();
+  }
+}
+
+bool GpuSlots::append(const SlotChange& change) {
+  if (written_ - load_acquire(&ring_->applied) >= kChangeRing) return false;
+  ring_->changes[written_ % kChangeRing] = change;
+  store_release(&ring_->written, ++written_);
+  return true;
+}
+
+bool GpuSlots::promote(int32_t layer, int32_t expert, uint32_t slot) {
+  const std::lock_guard<std::mutex> lock(lock_);
+  settle();
+  if (!known(layer, expert) || slot >= slots_.size() || holder_[index(layer, expert)] >= 0) return false;
+  Slot& s = slots_[slot];
+  if (s.state != kFree || s.bytes < expert_bytes(layer)) return false;
+  if (!append({s.address, -1, static_cast<int32_t>(index(layer, expert)), slot, 0})) return false;
+  s.state = kArriving, s.epoch = load_acquire(&ring_->epoch), s.layer = layer, s.expert = expert;
+  holder_[index(layer, expert)] = static_cast<int32_t>(slot);
+  arriving_.emplace_back(written_, slot);
+  counters_->add(kPromotions), counters_->add(kPromotionBytes, expert_bytes(layer));
+  return true;
+}
+
+bool GpuSlots::retire(int32_t layer, int32_t expert) {
+  const std::lock_guard<std::mutex> lock(lock_);
+  settle();
+  if (!known(layer, expert) || holder_[index(layer, expert)] < 0) return false;
+  const auto slot = static_cast<uint32_t>(holder_[index(layer, expert)]);
+  Slot& s = slots_[slot];
+  if (s.state != kResident || !append({s.address, static_cast<int32_t>(index(layer, expert)), -1, slot, 0})) return false;
+  holder_[index(layer, expert)] = -1;
+  s.state = kFree, s.layer = s.expert = -1;
+  counters_->add(kRetirements);
+  return true;
+}
+
+int32_t GpuSlots::slot_of(int32_t layer, int32_t expert) const {
+  const std::lock_guard<std::mutex> lock(lock_);
+  return known(layer, expert) ? holder_[index(layer, expert)] : -1;
+}
+
+uint32_t GpuSlots::state(uint32_t slot) const {
+  const std::lock_guard<std::mutex> lock(lock_);
+  settle();
+  return slots_[slot].state;
+}
+
+std::vector<Slot> GpuSlots::slots() const {
+  const std::lock_guard<std::mutex> lock(lock_);
+  settle();
+  return slots_;
+}
+
+size_t GpuSlots::moving() const {
+  const std::lock_guard<std::mutex> lock(lock_);
+  settle();
+  return arriving_.size();
+}
+
+uint64_t GpuDevice::mapped_bytes(uint64_t base, const MailboxLimits& limits, GpuMapped* parts) {
+  uint64_t at = base;
+  const auto take = [&](uint64_t bytes) { return std::exchange(at, at + line_up(bytes)); };
+  parts->changes = reinterpret_cast<ChangeRing*>(take(sizeof(ChangeRing)));
+  parts->settings = reinterpret_cast<TierSettings*>(take(sizeof(TierSettings)));
+  parts->routes = reinterpret_cast<RouteRing*>(take(sizeof(RouteRing)));
+  const uint64_t records = take(kRouteRecords * sizeof(RouteRecord));
+  parts->counts = reinterpret_cast<uint64_t*>(take(kNumCounters * sizeof(uint64_t)));
+  if (base != 0) parts->routes->records = records, parts->routes->capacity = kRouteRecords;
+  at += mailbox_view(at, limits, &parts->box);
+  return at - base;
+}
+
+namespace {
+GpuMapped place(uint64_t mapped, const MailboxLimits& limits) {
+  GpuMapped parts{};
+  GpuDevice::mapped_bytes(mapped, limits, &parts);
+  return parts;
+}
+}  // namespace
+
+GpuDevice::GpuDevice(std::shared_ptr<ExpertStore> store, const GpuOptions& options, uint64_t mapped)
+    : store_(std::move(store)),
+      parts_(place(mapped, options.limits)),
+      slots_(blob_bytes(*store_), options.limits.experts, options.slots, parts_.changes, &store_->counters()),
+      counted_(kNumCounters, 0) {
+  parts_.settings->limit_ns = options.limit_ns;
+  WorkerOptions working{options.workers, options.inner, options.limit_ns};
+  working.polling = true, working.fault_words = options.faults;
+  workers_ = std::make_unique<Workers>(working, store_.get(), parts_.box, options.limits, &fault_, &kernel_faults_);
+}
+
+GpuDevice::~GpuDevice() { raise(&fault_, kWaitExpired); }
+
+Counters& GpuDevice::counters() {
+  const std::lock_guard<std::mutex> lock(counting_);
+  for (uint32_t i = 0; i < kNumCounters; ++i) {
+    const uint64_t now = *const_cast<volatile uint64_t*>(parts_.counts + i);
+    store_->counters().add(static_cast<Counter>(i), now - std::exchange(counted_[i], now));
+  }
+  return store_->counters();
+}
+
+uint32_t GpuDevice::started() { return workers_->wake(); }
+
+void GpuDevice::finished(uint32_t number) { workers_->finished(number); }
+
+}  // namespace strata::tiers

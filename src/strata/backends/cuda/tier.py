@@ -1,0 +1,357 @@
+"""Experts in tiers: slots and a staging ring in the GPU's memory, all experts in page-locked RAM, CPU workers for a
+share of the misses (native/include/strata/tiers_gpu.h, kernels/experts_begin.cu, experts_stage.cu)."""
+
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from strata import _native
+from strata.backends.cpu.lower import Addresses
+from strata.backends.cpu.lower import lower as lower_for_cpu
+from strata.backends.cpu.tiers import ExpertTiers
+from strata.backends.cuda.driver import Arg, Driver, Launch
+from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
+from strata.backends.cuda.lower_products import products
+from strata.backends.cuda.memory import ALIGNMENT
+from strata.backends.cuda.pattern import Pattern, Product
+from strata.backends.cuda.weights import is_packed
+from strata.errors import UnsupportedError
+from strata.hw.machine import DEFAULT_LINK
+from strata.ops.buffers import Buffer, Weight
+from strata.ops.experts import ExpertDown, ExpertGateUp
+from strata.ops.linear import LinearF, LinearQ
+from strata.ops.program import Program
+from strata.ops.router import Router
+from strata.ops.step import MAX_STEP_ROWS
+
+_THREADS = 256
+_AT_ONCE = 512  # kChangesAtOnce
+_MEASURED = 64 << 20  # bytes that are enough to tell the link's rate
+_FETCHERS = 24  # thread blocks that fetch on a guess, beside kernels that need the others
+GUESS_ROWS = 8  # of the steps that guess
+_PROMOTERS = 32  # thread blocks that copy promoted experts; most replays have few or none
+_STAGE, _LAYER = "stage_experts", 10  # the entry, and where among its arguments the layer stands
+
+
+@dataclass(frozen=True)
+class TierOptions:
+    """`slots`: bytes of each expert slot; `places`: of the staging ring; `k`: experts a token; `cpu_share`: of misses,
+    negative: by measured costs; `link_rate`: bytes a second that copies are held to, 0: as they come."""
+
+    slots: tuple[int, ...]
+    places: int
+    k: int
+    cpu_share: float = 0.0
+    workers: int = 1
+    link_rate: float = 0.0
+    ahead: int = 2  # experts fetched for the next layer on a guess, at most; 0: no guesses are made
+
+
+class ExpertTier:
+    """Of one backend. Memory is taken here; launches are asked for while programs are lowered."""
+
+    def __init__(self, driver: Driver, experts: ExpertTiers, options: TierOptions, faults: int):
+        if not experts.whole:
+            raise UnsupportedError(
+                "a GPU reads experts from RAM, and RAM does not hold all of them; raise --ram-budget-gib, or run on "
+                "--device cpu"
+            )
+        self._driver, self._experts, self._options = driver, experts, options
+        self._stacks = experts.stacks
+        self._classes = _classes(self._stacks)
+        self.num_experts = max(gate.shape[0] for gate, _, _ in self._stacks)
+        self.costs: list[float] | None = None  # that misses are split by, as `set_costs` takes them
+        self._measured = 0.0  # bytes a second of the link, while slots were filled
+        self._allocate(faults)
+        self._next: dict[
+            Weight, tuple[Weight, int]
+        ] = {}  # gate stack -> the next layer's router, and its layer
+        self._guesses: dict[int, Buffer] = {}  # logits of guesses, by parity of the layer
+        self._gate_up: dict[int, ExpertGateUp] = {}  # the newest op of each layer
+        self._known: set[int] = set()  # layers whose records the workers have
+
+    # ---- memory ------------------------------------------------------------------------------------------------
+
+    def _allocate(self, faults: int) -> None:
+        driver, o, layers, experts = self._driver, self._options, len(self._stacks), self.num_experts
+        gates = [gate for gate, _, _ in self._stacks]
+        sizes = (MAX_STEP_ROWS, o.k, max(g.shape[2] for g in gates), experts)
+        mapped, state, _ = _native.gpu_tier_sizes(*sizes)
+        self._mapped = driver.allocate_host(mapped)
+        offsets = np.array(_native.expert_plane_offsets(self._experts.store), np.uint64)
+        place = -(-int(offsets[:, 3].max()) // ALIGNMENT) * ALIGNMENT
+        self._tables = driver.allocate(8 * layers * 3 * experts)
+        addresses = [
+            driver.allocate(4 * layers * experts),
+            driver.allocate(8 * layers * experts),
+            self._tables,
+        ]
+        addresses += [self._upload(self._sources()), self._upload(offsets)]
+        addresses += [self._upload(np.array([self._class_of(i) for i in range(layers)], np.uint32))]
+        zeros = driver.allocate(place)
+        addresses += [driver.allocate(4 * experts), zeros, driver.allocate(place * o.places)]
+        # Kernels may look at any expert's bytes before they know whether their row lives.
+        nothing = np.broadcast_to(offsets[:, :3, None] + np.uint64(zeros), (layers, 3, experts))
+        driver.upload(self._tables, nothing.copy())
+        addresses.append(driver.allocate(state))
+        inner = max(g.shape[1] for g in gates)
+        self.device = _native.GpuDevice(
+            self._experts.store, self._slots(), *sizes[:3], inner, experts, o.workers if o.cpu_share else 0,
+            self._experts.wait_limit_ns, self._mapped.address, faults,
+        )  # fmt: skip
+        self.device.set_share(o.cpu_share)
+        self.device.set_ahead(o.ahead)
+        self.device.set_link(1e9 / o.link_rate if o.link_rate else 0.0)
+        self._tier = self._upload(np.frombuffer(self.device.image(addresses, place, o.places), np.uint8))
+
+    def _slots(self) -> list[tuple[int, int]]:
+        """Address and bytes of every slot, all in one allocation."""
+        sizes = np.array(self._options.slots, np.uint64)
+        if not len(sizes):
+            return []
+        begin = self._driver.allocate(int(sizes.sum()))
+        ends = np.cumsum(sizes) + np.uint64(begin)
+        return [(int(end - size), int(size)) for end, size in zip(ends, sizes, strict=True)]
+
+    def _sources(self) -> Any:
+        """Where kernels read experts in RAM, uint64 [layers, 3, experts]."""
+        store, driver = self._experts.store, self._driver
+        there = driver.register(store.address, store.nbytes)
+        self._end = weakref.finalize(self, driver.unregister, store.address)
+        sources = np.zeros((len(self._stacks), 3, self.num_experts), np.uint64)
+        for i, planes in enumerate(self._stacks):
+            for p, stack in enumerate(planes):
+                table = self._experts.tables[stack]
+                sources[i, p, : len(table)] = table + np.uint64(there - store.address)
+        return sources
+
+    def _upload(self, data: Any) -> int:
+        address = self._driver.allocate(data.nbytes)
+        self._driver.upload(address, np.ascontiguousarray(data))
+        return address
+
+    def _class_of(self, layer: int) -> int:
+        return list(self._classes).index(_formats(self._stacks[layer]))
+
+    # ---- what kernels look up ----------------------------------------------------------------------------------
+
+    def table(self, weight: Weight) -> int | None:
+        """Address of uint64 [num_experts] for a stack in tiers."""
+        for i, planes in enumerate(self._stacks):
+            if weight in planes:
+                return self._tables + 8 * (3 * i + planes.index(weight)) * self.num_experts
+        return None
+
+    def holds(self, gate: Weight) -> bool:
+        """Whether the layer with this gate stack is in tiers."""
+        return gate in self._experts.layers
+
+    @property
+    def shares(self) -> bool:
+        """Whether CPU workers take misses."""
+        return self._options.cpu_share != 0
+
+    @property
+    def address(self) -> np.uint64:
+        """Of the device's ExpertTier."""
+        return pointer(self._tier)
+
+    # ---- launches ----------------------------------------------------------------------------------------------
+
+    def stage(
+        self, at: Context, gate_up: ExpertGateUp, logits: Buffer | None, renormalise: bool
+    ) -> list[Launch]:
+        """Looks up what the router chose by `logits` (None: the op's pairs by expert), and copies what is missing."""
+        layer = self._experts.layers[gate_up.gate]
+        planes = self._stacks[layer]
+        experts = gate_up.gate.shape[0]
+        macros = [
+            *_macros(planes), ("STRATA_EXPERTS", experts), ("STRATA_TOP", gate_up.k),
+            ("STRATA_PAIRS", at.bucket * gate_up.k), ("STRATA_CHOOSE", int(logits is not None)),
+            ("STRATA_RENORMALISE", int(renormalise)),
+        ]  # fmt: skip
+        assert experts == self.num_experts, "all layers have as many experts"
+        q8 = [pointer(0)] * 3 if gate_up.q8 is None else at.q8(gate_up.q8)
+        rows = gate_up.x or gate_up.q8
+        assert rows is not None
+        self._gate_up[layer] = gate_up
+        chosen = (logits, None, None) if logits is not None else (None, gate_up.pairs, gate_up.offsets)
+        args: list[Arg] = [
+            at.live(rows),
+            *at.at(*chosen),
+            *q8,
+            *at.at(gate_up.x),
+            *ints(gate_up.gate.shape[2]),
+            self.address,
+            *ints(layer),
+        ]
+        args += [*ints(*(_plane_bytes(w) for w in planes)), pointer(at.faults)]
+        assert args[_LAYER] == layer
+        grid = at.properties.multiprocessors
+        node = launch("experts_stage.cu", _STAGE, grid, _THREADS, args, macros=macros)
+        return [replace(node, joins=logits is not None)]
+
+    def fetch_ahead(self, p: Pattern, at: Context, x: Buffer, router: Router, gate: Weight) -> list[Launch]:
+        """Beside the launches that follow: the next layer's router on this layer's rows, copies of what it names."""
+        following = self._next.get(gate)
+        if following is None or not self._options.ahead:
+            return []
+        weight, layer = following
+        planes, rows = self._stacks[layer], router.logits.shape[0]
+        if layer % 2 not in self._guesses or self._guesses[layer % 2].shape[0] < rows:
+            shape = (max(rows, GUESS_ROWS), self.num_experts)
+            self._guesses[layer % 2] = Buffer(
+                f"guess.{layer % 2}", shape, role="state", live=router.logits.live
+            )
+        guess = self._guesses[layer % 2]
+        product = products(at, x, p.planes(x, at), [Product(weight, guess)])
+        top = router.topk_ids.shape[-1]
+        macros = [
+            *_macros(planes), ("STRATA_EXPERTS", self.num_experts), ("STRATA_TOP", top),
+            ("STRATA_PAIRS", at.bucket * top), ("STRATA_CHOOSE", 1), ("STRATA_RENORMALISE", int(router.renormalise)),
+        ]  # fmt: skip
+        args: list[Arg] = [at.live(x), *at.at(guess), self.address, *ints(layer)]
+        args += [*ints(*(_plane_bytes(w) for w in planes)), pointer(at.faults)]
+        grid = min(_FETCHERS, at.properties.multiprocessors)
+        node = launch("experts_stage.cu", "fetch_guessed", grid, _THREADS, args, macros=macros)
+        return [replace(n, beside=True, dependent=False) for n in (*product, node)]
+
+    def learn(self, program: Program) -> None:
+        """Notes which router follows which layer's."""
+        made = {op.out: op.weight for op in program.ops if isinstance(op, LinearF | LinearQ)}
+        routers: list[tuple[Weight | None, Weight]] = []
+        weight = None
+        for op in program.ops:
+            if isinstance(op, Router):
+                weight = made.get(op.logits)
+            elif isinstance(op, ExpertGateUp) and op.gate in self._experts.layers:
+                routers.append((weight, op.gate))
+        for (_, gate), (following, stack) in pairwise(routers):
+            layer = self._experts.layers[stack]
+            if following is not None and layer == self._experts.layers[gate] + 1:
+                self._next[gate] = following, layer
+
+    def take(self, at: Context, down: ExpertDown) -> list[Launch]:
+        """The CPU's rows to the op's own; nothing without workers."""
+        if not self.shares:
+            return []
+        layer = next(i for i, planes in enumerate(self._stacks) if down.weight in planes)
+        self.bind(self._gate_up[layer], down)
+        experts, hidden, _ = down.weight.shape
+        macros = [
+            *_macros(self._stacks[layer]), ("STRATA_EXPERTS", experts), ("STRATA_TOP", down.k),
+            ("STRATA_PAIRS", at.bucket * down.k), ("STRATA_CHOOSE", 0), ("STRATA_RENORMALISE", 0),
+        ]  # fmt: skip
+        args = [*at.at(down.pairs, down.offsets, down.out), *ints(hidden), self.address]
+        args.append(pointer(at.faults))
+        grid = at.bucket * down.k
+        return [launch("experts_stage.cu", "take_computed", grid, _THREADS, args, macros=macros)]
+
+    def bind(self, gate_up: ExpertGateUp, down: ExpertDown) -> None:
+        """Tells the workers a layer's types and sizes."""
+        layer = self._experts.layers[gate_up.gate]
+        if layer in self._known or not self.shares:
+            return
+        self._known.add(layer)
+        somewhere = 64  # workers read rows and experts from places of their own; only "none" counts
+        at = Addresses(
+            lambda _: somewhere, lambda _: (somewhere,) * 3, lambda w: w.data.ctypes.data, lambda _: somewhere
+        )
+        self.device.set_layer(layer, lower_for_cpu(gate_up, at)[:3], lower_for_cpu(down, at)[:3])
+
+    def prologue(self, launches: Sequence[Launch]) -> list[Launch]:
+        """What a replay of these launches begins with; nothing where no expert is in it."""
+        first = next((n for n in launches if n.kernel.entry == _STAGE), None)
+        return [] if first is None else self._begin(int(first.args[_LAYER]), step=True)
+
+    def _begin(self, layer: int, step: bool) -> list[Launch]:
+        planes = self._stacks[0]
+        args: list[Arg] = [self.address, *ints(layer, int(step))]
+        nodes = [launch("experts_begin.cu", "begin_experts", 1, _THREADS, args, macros=_macros(planes))]
+        for number, of_class in enumerate(self._classes.values()):
+            args = [self.address, *ints(number, *(_plane_bytes(w) for w in of_class))]
+            grid = min(_PROMOTERS, self._driver.properties.multiprocessors)
+            nodes.append(
+                launch("experts_begin.cu", "promote_experts", grid, _THREADS, args, macros=_macros(of_class))
+            )
+        return nodes
+
+    # ---- while running -----------------------------------------------------------------------------------------
+
+    def fill(self, experts: Iterable[tuple[int, int]]) -> int:
+        """Brings (layer, expert) in turn into the first free slot that holds them, and waits; returns how many. Only
+        while nothing runs."""
+        free: dict[int, list[int]] = {}
+        for slot, (size, state, _, _) in reversed(list(enumerate(self.device.slots()))):
+            if state == 0:
+                free.setdefault(size, []).append(slot)
+        count = moved = 0
+        for layer, expert in experts:
+            wanted = self._experts.blob_bytes[layer]
+            size = min((s for s, slots in free.items() if slots and s >= wanted), default=0)
+            if size and self.device.promote(layer, expert, free[size][-1]):
+                free[size].pop()
+                count += 1
+                moved += wanted
+                if count % _AT_ONCE == 0:
+                    moved = self._timed(moved)
+        while self.device.moving:
+            moved = self._timed(moved)
+        return count
+
+    def _timed(self, moved: int) -> int:
+        """Applies changes; what they moved tells the link's rate. Returns 0."""
+        first = self._driver.mark()
+        self.settle()
+        last = self._driver.mark()
+        self._driver.synchronize()
+        microseconds = self._driver.elapsed(first, last)
+        if moved >= _MEASURED and microseconds > 0:
+            self._measured = max(self._measured, 1e6 * moved / microseconds)
+        return 0
+
+    def set_costs(self, costs: list[float]) -> None:
+        """What misses are split by (`MissCosts` of tiers.h)."""
+        self.costs = costs
+        self.device.set_costs(costs)
+
+    @property
+    def link_rate(self) -> float:
+        """Bytes a second that copies reach, or are held to."""
+        return self._options.link_rate or self._measured or DEFAULT_LINK
+
+    def settle(self) -> None:
+        """Applies what was asked for, without a step."""
+        for node in self._begin(0, step=False):
+            self._driver.launch(node)
+        self._driver.synchronize()
+
+    @property
+    def blob_bytes(self) -> tuple[int, ...]:
+        """Of one expert of each layer."""
+        return self._experts.blob_bytes
+
+
+def _formats(planes: Sequence[Weight]) -> tuple[str, ...]:
+    return tuple(f"{w.format.name} {_plane_bytes(w)}" for w in planes)
+
+
+def _classes(stacks: Sequence[Sequence[Weight]]) -> dict[tuple[str, ...], Sequence[Weight]]:
+    return {_formats(planes): planes for planes in stacks}
+
+
+def _plane_bytes(weight: Weight) -> int:
+    return int(weight.data.shape[1])
+
+
+def _macros(planes: Sequence[Weight]) -> list[tuple[str, str | int]]:
+    gate, up, down = planes
+    packed = sum(int(is_packed(w.format)) << i for i, w in enumerate(planes))
+    return [
+        type_macro(gate.format), type_macro(up.format, "STRATA_UP"), type_macro(down.format, "STRATA_DOWN"),
+        ("STRATA_PACKED", packed),
+    ]  # fmt: skip

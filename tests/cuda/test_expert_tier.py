@@ -1,0 +1,146 @@
+"""Experts in slots, in the staging ring, in RAM: where they lie and who computes them changes no bit."""
+
+import numpy as np
+import pytest
+from gpu_rig import GpuRig, digest, write_model
+from rig import Swapper
+
+from strata.config import EngineOptions
+from strata.engine import Engine, gpu_experts
+from strata.errors import FaultError
+
+STALL, DIE = 1, 2
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("tier") / "planted.gguf")
+
+
+@pytest.fixture(scope="module")
+def wanted(path):
+    return cpu_digest(path)
+
+
+def cpu_digest(path):
+    engine = Engine.load(path, EngineOptions(device="cpu", threads=2, prefill=0, max_model_len=192))
+    return digest(engine, np.load(f"{path}.cycle.npy").tolist())
+
+
+def check(r, wanted):
+    assert r.digest() == wanted
+    counts = r.counts()
+    assert counts["routed_pairs"] == counts["computed_pairs"] > 0
+    assert counts["distinct"] == counts["hits"] + counts["copies"] + counts["cpu_experts"]
+    assert counts["void_steps"] == 0
+    return counts
+
+
+@pytest.mark.parametrize(("slots", "share"), [(0, "0"), (4, "1"), (20, "0"), (20, "0.5"), (56, "0.5")])
+def test_residency_and_cpu_share(path, wanted, backend, slots, share):
+    r = GpuRig(path, backend(), slots, share)
+    counts = check(r, wanted)
+    assert (counts["hits"] > counts["staged_hits"]) == (slots > 0)
+    assert (counts["copies"] > 0) == (share != "1")
+    assert (counts["cpu_experts"] > 0) == (share != "0")
+    assert {n.kernel.entry for n in r.launches(1)} >= {"stage_experts", "experts_gate_up", "experts_down"}
+    assert "take_computed" not in {n.kernel.entry for n in r.launches(8)}
+    assert ("take_computed" in {n.kernel.entry for n in r.launches(32)}) == (share != "0")
+
+
+def test_planes_of_several_types(backend, tmp_path):
+    path = write_model(tmp_path / "types.gguf", gate="Q4_K", up="Q8_0", down="Q5_0")
+    r = GpuRig(path, backend(), 10, "0.5")
+    check(r, cpu_digest(path))
+
+
+def test_while_experts_are_swapped(path, wanted, backend):
+    r = GpuRig(path, backend(), 16, "0.3")
+    with Swapper(r.device, r.layers) as swapper:
+        for _ in range(5):
+            counts = check(r, wanted)
+            if swapper.done >= 20 and counts["retirements"] >= 5:
+                break
+    assert swapper.done >= 20
+    assert counts["retirements"] >= 5
+
+
+def test_the_policy_brings_in_what_is_used(path, wanted, backend):
+    r = GpuRig(path, backend(), 30, policy=True)
+    before, hashes = r.counts()["promotions"], set()
+    for _ in range(10):  # on a busy machine the policy may get few turns
+        hashes.add(r.digest((1,) * 8))
+        if r.counts()["promotions"] > before + 5:
+            break
+    assert r.counts()["promotions"] > before + 5
+    assert len(hashes) == 1
+    check(r, wanted)
+    r.policy.close()
+
+
+def test_what_the_ring_has_is_not_copied_again(path, backend, monkeypatch):
+    monkeypatch.setattr(gpu_experts, "staging_places", lambda sizes: 48)
+    r = GpuRig(path, backend(), 0)
+    r.device.set_ahead(0)
+    hashes = {r.digest((1,)) for _ in range(2)}
+    counts = r.counts()
+    assert len(hashes) == 1
+    assert counts["copies"] == counts["staged_hits"] == counts["distinct"] // 2
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_guesses_for_the_next_layer(path, wanted, backend, most):
+    r = GpuRig(path, backend(), 8, "0.3")
+    r.device.set_ahead(most)
+    assert sum(n.kernel.entry == "fetch_guessed" for n in r.launches(1)) == r.layers - 1
+    counts = check(r, wanted)
+    assert counts["prefetches"] >= counts["prefetch_used"] > 0
+
+
+def test_a_wrong_byte_is_seen(path, wanted, backend):
+    """The hash can fail: two experts of a layer change places in the residency table."""
+    r = GpuRig(path, backend(), 20)
+    at = r.backend.tier.table(r.loaded.experts.layers[1].down)
+    driver, table = r.backend.driver, np.zeros(16, np.uint64)
+    driver.download(at, table)
+    driver.upload(at, np.roll(table[:4], 1))
+    assert r.digest() != wanted
+
+
+@pytest.mark.parametrize("fault", [STALL, DIE])
+def test_a_worker_that_stalls_or_dies(path, wanted, backend, fault):
+    r = GpuRig(path, backend(), 4, "0.5")
+    r.device.set_limit(200_000_000)
+    r.device.inject_worker(fault, 7)
+    with pytest.raises(FaultError, match="did not answer in time"):
+        r.digest()
+    r.engine._runner.pages.free(0)
+    r.device.inject_worker(0, 0)
+    r.device.set_limit(20_000_000_000)
+    assert r.digest() == wanted
+    assert r.counts()["void_steps"] == 1
+    assert r.device.workers == (1 if fault == DIE else 2)
+
+
+def test_steps_go_on_while_a_worker_stalls(path, wanted, backend):
+    """Until the late worker is through, all misses are copied; then the workers take their share again."""
+    r = GpuRig(path, backend(), 0, "1")
+    for _ in range(r.device.workers):
+        r.device.inject_worker(STALL, 0)
+    r.device.set_limit(100_000_000)
+    with pytest.raises(FaultError):
+        r.digest((1,))
+    r.engine._runner.pages.free(0)
+    before = r.counts()["cpu_experts"]
+    assert r.digest() == wanted
+    assert r.counts()["cpu_experts"] == before
+    r.device.inject_worker(0, 0)
+    r.digest((1,))
+    assert r.digest() == wanted
+    assert r.counts()["cpu_experts"] > before
+
+
+def test_a_slow_link_changes_no_bit(path, wanted, backend):
+    r = GpuRig(path, backend(), 4, "0")
+    r.device.set_link(3.0)
+    check(r, wanted)
