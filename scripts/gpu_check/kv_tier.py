@@ -24,14 +24,14 @@ RESIDENT = 32768
 def run(report: Report) -> None:
     planted = synth("planted-8.gguf", "planted", "--layers", "8", "--gain", "half", "--no-draft")
     cycle = np.load(f"{planted}.cycle.npy").tolist()
-    for kv in ("k8v4", "q4"):
-        report[f"planted {kv}"] = same_logits(planted, cycle[:48], kv=kv, max_model_len=1024)
-        say(f"planted, {kv}: {report[f'planted {kv}']}")
+    report["read"] = _read_context(planted, cycle)
+    report["all resident"] = _step(load_gpu(planted, kv="int8", max_model_len=CONTEXT), READ + DECODED)
     report["budgets"] = {str(n): _filled(planted, n) for n in (0, 32768, 20480)}
     report["budgets equal"] = len({r["hash"] for r in report["budgets"].values()}) == 1
     say(f"budgets: {report['budgets']}")
-    report["hits"] = _hits(planted, cycle)
-    report["step"] = {str(n): _step(planted, n) for n in (0, RESIDENT)}
+    for kv in ("k8v4", "q4"):
+        report[f"planted {kv}"] = same_logits(planted, cycle[:48], kv=kv, max_model_len=1024)
+        say(f"planted, {kv}: {report[f'planted {kv}']}")
 
 
 def _filled(path: Path, resident: int) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def _rate(before: dict[str, int], after: dict[str, int]) -> dict[str, Any]:
     return {"hit_rate": round(n["kv_hits"] / asked, 5), **n}
 
 
-def _hits(path: Path, cycle: list[int]) -> dict[str, Any]:
-    """A context read with 32 rows a step, then one row a step whose selections are recorded."""
+def _read_context(path: Path, cycle: list[int]) -> dict[str, Any]:
+    """A context read with 32 rows a step, then one row a step whose selections are recorded, then rates."""
     loaded = load_gpu(path, kv="int8", max_model_len=CONTEXT, kv_resident=RESIDENT)
     found: dict[str, Any] = {"reading": []}
     begin, before = time.perf_counter(), _counts(loaded)
@@ -78,7 +78,8 @@ def _hits(path: Path, cycle: list[int]) -> dict[str, Any]:
         name: _share(policy, recorder.wanted, held) for name, policy in (("lru", lru), ("clairvoyant", best))
     }
     say(f"decoding at {READ + WARM}: {found['decoding']}, others: {found['others']}")
-    return found
+    recorder.end()
+    return found | _step(loaded, READ + DECODED, filled=False)
 
 
 def _compute(loaded: LoadedModel, position: int, tokens: list[int]) -> None:
@@ -100,8 +101,12 @@ class Recorder:
         nodes = [n for n in lowered.replay.launches if n.kernel.entry == "kv_resolve"]  # type: ignore[attr-defined]
         self._addresses = [int(n.args[4]) for n in nodes]
         self.wanted: list[list[list[int]]] = [[] for _ in self._ops]
-        self._run = lowered.replay.run
+        self._replay, self._run = lowered.replay, lowered.replay.run
         lowered.replay.run = self._parts  # type: ignore[method-assign]
+
+    def end(self) -> None:
+        """Steps run whole again."""
+        self._replay.run = self._run  # type: ignore[method-assign]
 
     def _parts(self, begin: int = 0, end: int | None = None) -> None:
         for layer, (i, op) in enumerate(self._ops):
@@ -174,19 +179,19 @@ def best(steps: list[list[int]], held: list[int], slots: int) -> tuple[int, int]
     return hits, asked
 
 
-def _step(path: Path, resident: int) -> dict[str, Any]:
-    """Rates after 245,760 pseudo-random cells, and the nodes of attention."""
-    loaded = load_gpu(path, kv="int8", max_model_len=CONTEXT, kv_resident=resident)
+def _step(loaded: LoadedModel, position: int, filled: bool = True) -> dict[str, Any]:
+    """Rates at a position, the nodes of attention; `filled`: after pseudo-random cells."""
     decoder = Decoder(loaded)
-    fill(loaded, READ)
+    if filled:
+        fill(loaded, position)
     before = _counts(loaded)
-    found: dict[str, Any] = {"rate": decoder.rate(READ, 64, 3)}
-    if resident:
+    found: dict[str, Any] = {"rate": decoder.rate(position, 64, 3)}
+    if before:
         found["counts"] = _rate(before, _counts(loaded))
     wanted = ("kv_", "sparse_attention", "attention_inputs", "score_and_select")
     for row in decoder.table()["kernels"]:
         name = row["kernel"].rsplit(": ", 1)[-1]
         if name.startswith(wanted):
             found.setdefault("nodes", []).append({**row, "kernel": name})
-    say(f"{resident or 'all'} resident: {found}")
+    say(f"step at {position}: {found}")
     return found
