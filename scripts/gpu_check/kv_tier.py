@@ -19,16 +19,20 @@ from strata.ops.kv_fetch import HEAD, KvFetch
 
 CONTEXT, READ, DECODED, WARM = 262144, 245760, 1024, 512
 RESIDENT = 32768
+SELECTIONS = Path("build/gpu-check/selections.npz")  # groups by layer and step, for other policies
 
 
 def run(report: Report) -> None:
+    few = synth(
+        "planted-8-few.gguf", "planted", "--layers", "8", "--gain", "half", "--experts", "64", "--no-draft"
+    )
+    report["read"] = _read_context(few, np.load(f"{few}.cycle.npy").tolist())
+    report["all resident"] = _step(load_gpu(few, kv="int8", max_model_len=CONTEXT), READ + DECODED)
     planted = synth("planted-8.gguf", "planted", "--layers", "8", "--gain", "half", "--no-draft")
-    cycle = np.load(f"{planted}.cycle.npy").tolist()
-    report["read"] = _read_context(planted, cycle)
-    report["all resident"] = _step(load_gpu(planted, kv="int8", max_model_len=CONTEXT), READ + DECODED)
     report["budgets"] = {str(n): _filled(planted, n) for n in (0, 32768, 20480)}
     report["budgets equal"] = len({r["hash"] for r in report["budgets"].values()}) == 1
     say(f"budgets: {report['budgets']}")
+    cycle = np.load(f"{planted}.cycle.npy").tolist()
     for kv in ("k8v4", "q4"):
         report[f"planted {kv}"] = same_logits(planted, cycle[:48], kv=kv, max_model_len=1024)
         say(f"planted, {kv}: {report[f'planted {kv}']}")
@@ -78,6 +82,8 @@ def _read_context(path: Path, cycle: list[int]) -> dict[str, Any]:
         name: _share(policy, recorder.wanted, held) for name, policy in (("lru", lru), ("clairvoyant", best))
     }
     say(f"decoding at {READ + WARM}: {found['decoding']}, others: {found['others']}")
+    SELECTIONS.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(SELECTIONS, *[_table(steps) for steps in recorder.wanted], *map(np.array, held))
     recorder.end()
     return found | _step(loaded, READ + DECODED, filled=False)
 
@@ -130,6 +136,14 @@ class Recorder:
             owners, used, _ = np.asarray(self._backend.array(r.clock))[HEAD:].reshape(3, -1)
             found.append([int(owners[s]) - 1 for s in np.argsort(used, kind="stable") if owners[s]])
         return found
+
+
+def _table(steps: list[list[int]]) -> np.ndarray:
+    """i32 [steps, most groups], -1 where a step has fewer."""
+    table = np.full((len(steps), max(map(len, steps))), -1, np.int32)
+    for row, groups in zip(table, steps, strict=True):
+        row[: len(groups)] = groups
+    return table
 
 
 def _share(policy: Any, wanted: list[list[list[int]]], held: list[list[int]]) -> float:
