@@ -151,7 +151,15 @@ class CudaBackend:
             return launches(lambda at: lower(program.ops[i], at))
 
         replay = CudaReplay(
-            self.driver, program, parts, alone, self._inputs, self._faults, self.tier, asked.tell, self._tables.failure
+            self.driver,
+            program,
+            parts,
+            alone,
+            self._inputs,
+            self._faults,
+            self.tier,
+            asked.tell,
+            self._tables.failure,
         )
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
             self._told = True
