@@ -19,7 +19,6 @@ from strata.errors import DeviceError
 
 _OLDEST = 75  # sm_75
 _STATIC_SHARED = 48 << 10  # more must be asked for
-_PAGE = 4096
 
 # What a driver's code means for a user, in one line each; the code itself is added.
 _CAUSES = {
