@@ -84,9 +84,7 @@ def start_policy(
         return None
     movable, sizes = cast(Movable, backend), placement.model
     gpu = hasattr(backend, "tier")  # promotes from its staging ring for the most part: no link to spare
-    policy = ResidencyPolicy(
-        movable, LearnedSet.of(_fingerprint(file, placement)), 0.0 if gpu else link_rate
-    )
+    policy = ResidencyPolicy(movable, LearnedSet.of(_fingerprint(file, placement)), 0.0 if gpu else link_rate)
     if gpu:  # no slot stays empty: of what is not known to be used every expert is as good as another
         layers = range(len(sizes.expert_bytes))
         movable.fill((layer, e) for e in range(sizes.num_experts) for layer in layers)

@@ -262,7 +262,7 @@ __device__ __forceinline__ void tell(const Uses& u, const ExpertTier& t, int lay
     state.counts[c] += n;
     reinterpret_cast<volatile uint64_t*>(t.counts)[c] = state.counts[c];
   };
-  add(tiers::kSteps, 0), add(kVoidSteps, 0), add(kWaitsExpired, 0);
+  add(tiers::kSteps, 0), add(kVoidSteps, 0), add(kWaitsExpired, 0), add(kLookaheadHeld, 0);
   add(kRoutedPairs, pairs), add(kComputedPairs, pairs - far_pairs), add(kDistinct, u.num_used);
   add(kHits, hits), add(kHitBytes, hits * bytes), add(kStagedHits, ring), add(kPrefetchUsed, guessed), add(kCopies, copies), add(kCopyBytes, copies * bytes);
   *const_cast<volatile uint32_t*>(&t.changes->applied) = state.taken;
