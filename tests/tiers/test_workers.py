@@ -1,4 +1,4 @@
-"""CPU workers against a device that posts its next list as soon as it has seen every item of the last, as a GPU does."""
+"""CPU workers against a device that posts its next list as soon as it has seen every item of the last one, as a GPU."""
 
 import time
 

@@ -6,6 +6,7 @@ from strata.hw.cpu import cpu_count, isa_level
 from strata.hw.gpu import gpus
 from strata.hw.machine import Gpu, Machine, machine
 from strata.hw.memory import Memory, memory
+from strata.hw.mounts import in_memory
 
 __all__ = [
     "Gpu",
@@ -14,6 +15,7 @@ __all__ = [
     "cache_directory",
     "cpu_count",
     "gpus",
+    "in_memory",
     "isa_level",
     "machine",
     "measure_read_bandwidth",
