@@ -6,6 +6,7 @@ from strata.hw.cpu import cpu_count, isa_level
 from strata.hw.gpu import gpus
 from strata.hw.machine import Gpu, Machine, machine
 from strata.hw.memory import Memory, give_back, memory
+from strata.hw.mounts import in_memory
 
 __all__ = [
     "Gpu",
@@ -15,6 +16,7 @@ __all__ = [
     "cpu_count",
     "give_back",
     "gpus",
+    "in_memory",
     "isa_level",
     "machine",
     "measure_read_bandwidth",
