@@ -22,7 +22,7 @@ _ROWS = (1, 2, 4, 8)
 FLOAT_AHEAD = 20  # values of a float row that a lane has on their way
 FLOAT_STAGED = True  # whether launches of few thread blocks take whole float rows through shared memory
 _FLOAT_AHEAD_OF_MORE = 8
-SHARED_SEGMENTS = True  # whether two lanes share a segment of product_write, one row
+SHARED_SEGMENTS = False  # whether two lanes share a segment of product_write, one row
 _HALF_WARP, _MOST_WARPS = 16, 32
 _NO_BLOCKS = "ROWS", "SEGMENTS", "AHEAD", "LENGTH"  # macros of launches without a quantised matrix
 
