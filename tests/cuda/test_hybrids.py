@@ -26,10 +26,11 @@ TINY = Geometry(
 )  # fmt: skip
 
 
-# Two layers whose rows have segments as long as the full-size model's: thread blocks that stay, weights turned in shared memory.
+# Two layers whose rows have segments as long as the full-size model's: thread blocks that stay, turned weights.
 WIDE = Geometry(
     "qwen4exp", num_layers=2, interval=2, hidden_size=2560, vocab_size=256, num_experts=4, num_experts_per_tok=2,
-    moe_intermediate_size=640, shared_intermediate_size=640, state_dim=128, stream_rank=32, value_heads=16, ngram_layer=None,
+    moe_intermediate_size=640, shared_intermediate_size=640, state_dim=128, stream_rank=32, value_heads=16,
+    ngram_layer=None,
 )  # fmt: skip
 
 

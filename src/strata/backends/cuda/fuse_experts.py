@@ -6,9 +6,9 @@ import numpy as np
 
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, launch, pointer, type_macro
-from strata.backends.cuda.lower_linear import segment_count
-from strata.backends.cuda.lower_products import segments, staged_bytes, staged_weight_bytes, table_bytes
+from strata.backends.cuda.lower_products import segments
 from strata.backends.cuda.pattern import Mismatch, Pattern, Product, require
+from strata.backends.cuda.segments import segment_count, staged_bytes, staged_weight_bytes, table_bytes
 from strata.ops.buffers import Buffer
 from strata.ops.combine import Combine, GatedAdd
 from strata.ops.elementwise import SiluMul

@@ -8,8 +8,6 @@ import numpy as np
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import FILE, Context, floats, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_dense import THREADS, rows_of
-from strata.backends.cuda.lower_stream import stream
-from strata.backends.cuda.pattern import Product
 from strata.backends.cuda.segments import (
     PAD_BYTES,
     SHORT,
@@ -31,7 +29,6 @@ _ROW_BYTES = 4096  # a warp's ring of linear_row.cu
 _MOST_HALF = 8  # blocks of half a segment that a lane holds
 _BALANCED = 0.9  # share of the time that multiprocessors have work
 _FEW_ROWS = 2  # that linear_row.cu takes
-STREAM_DENSE = False  # whether quantised products of one row go through lower_stream.py
 PAIR_THREADS = 256
 NORMED = True  # whether linear_pairs.cu makes the norm of its row
 PAIR_STAGES: Sequence[int] = (6, 4, 3)  # of linear_pairs.cu, the first that fit; none: not used
@@ -67,10 +64,6 @@ def shared_bytes(name: str, k: int, rows: int) -> int:
 def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
     """One launch of up to three products of the same rows with matrices of one format."""
     fmt, k, rows = ops[0].weight.format, ops[0].weight.shape[1], rows_of(ops[0].out, at)
-    if rows == 1 and STREAM_DENSE:
-        found = [Product(op.weight, op.out) for op in ops]
-        if streamed := stream(at, at.live(ops[0].out), at.q8(ops[0].x), [pointer(0)], found):
-            return [streamed]
     room = [m for m in _ROWS if m == 1 or shared_bytes(fmt.name, k, m) <= at.properties.shared]
     m = next((m for m in room if m >= rows), room[-1])
     segments = segment_count(k)
@@ -139,8 +132,9 @@ def _pairs(
     matrices, _ = _matrices(
         [(op.weight.shape[0], pointer(at.weight(op.weight, FILE)), op.out) for op in ops], 1, at
     )
+    extra: list[Arg] = [pointer(0)] * 3
     if norm is None:
-        x, extra = ops[0].x, [pointer(0)] * 3
+        x = ops[0].x
     elif before is None:
         x, extra = norm.x, [pointer(0), *at.raw(norm.weight), pointer(0)]
     else:

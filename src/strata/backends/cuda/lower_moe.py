@@ -3,7 +3,7 @@
 from strata.backends.cuda.driver import Launch
 from strata.backends.cuda.lower import Context, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_heads import by_warp
-from strata.backends.cuda.lower_linear import TABLE_WORDS
+from strata.backends.cuda.segments import TABLE_WORDS
 from strata.ops.arithmetic import segment_bounds
 from strata.ops.expert_groups import GroupByExpert
 from strata.ops.experts import ExpertDown, ExpertGateUp

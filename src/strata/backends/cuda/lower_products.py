@@ -118,8 +118,8 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
 
 
 def _shared_segments(at: Context, product: Product) -> tuple[int, int] | None:
-    """Threads and shared memory of product_write where two lanes share a segment of weights in shared memory: a warp a weight row, and a
-    thread block a multiprocessor where that many rows fit."""
+    """Threads and shared memory of product_write where two lanes share a segment of weights in shared memory: a warp a
+    weight row, and a thread block a multiprocessor where that many rows fit."""
     n, k = product.weight.shape
     fmt = product.weight.format
     weights = staged_weight_bytes(fmt, k, 2) if segment_count(k) == _HALF_WARP else 0
