@@ -86,7 +86,7 @@ def rope_store(
     args += [*at.at(op.k_pool, op.v_pool, op.k_scales, op.v_scales), pointer(at.faults)]
     args += ints(heads, kv_heads, head_dim, q.rotary_dim, int(q.style), q.table.shape[0])
     types = KV_TYPES[op.k_pool.dtype], KV_TYPES[op.v_pool.dtype]
-    args += ints(op.page_table.shape[1], *types, num_pages)
+    args += ints(op.page_table.shape[1], *types, num_pages, rows_of(op.k, at))
     args += floats(*(0.0 if n is None else n.eps for n in norms))
     grid = warps(rows_of(op.k, at) * (heads + 2 * kv_heads))
     return [launch("rope_store.cu", "rope_store", grid, 128, args, shared=4 * 4 * head_dim)]

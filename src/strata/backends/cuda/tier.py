@@ -15,8 +15,8 @@ from strata.backends.cpu.lower import Addresses
 from strata.backends.cpu.lower import lower as lower_for_cpu
 from strata.backends.cpu.tiers import ExpertTiers
 from strata.backends.cuda.driver import Arg, Driver, Launch
-from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
 from strata.backends.cuda.lent_slots import LentSlots
+from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
 from strata.backends.cuda.lower_products import products
 from strata.backends.cuda.memory import ALIGNMENT
 from strata.backends.cuda.pattern import Pattern, Product
