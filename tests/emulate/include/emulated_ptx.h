@@ -111,7 +111,8 @@ struct FloatMmaLane {
   float d[4];
   uint32_t a[4], b[2];
 };
-inline void multiply_float_tiles(void** lanes, uint32_t mask) {
+template <bool Bf16> inline void multiply_float_tiles(void** lanes, uint32_t mask) {
+  const auto value = [](uint16_t x) { return Bf16 ? bf16_float(x) : half_float(x); };
   if (mask != 0xffffffffu) emulated::emulated_fail("mma by a part of a warp");
   for (int lane = 0; lane < 32; ++lane) {
     FloatMmaLane& to = *static_cast<FloatMmaLane*>(lanes[lane]);
@@ -120,14 +121,19 @@ inline void multiply_float_tiles(void** lanes, uint32_t mask) {
       for (int k = 0; k < 16; ++k) {
         const uint32_t a = static_cast<FloatMmaLane*>(lanes[4 * (row % 8) + k % 8 / 2])->a[2 * (k / 8) + row / 8];
         const uint32_t b = static_cast<FloatMmaLane*>(lanes[4 * column + k % 8 / 2])->b[k / 8];
-        to.d[e] += half_float(static_cast<uint16_t>(a >> 16 * (k % 2))) * half_float(static_cast<uint16_t>(b >> 16 * (k % 2)));
+        to.d[e] += value(static_cast<uint16_t>(a >> 16 * (k % 2))) * value(static_cast<uint16_t>(b >> 16 * (k % 2)));
       }
     }
   }
 }
+inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  FloatMmaLane mine{{d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+  emulated::emulated_warp(0xffffffffu, &mine, multiply_float_tiles<true>);
+  memcpy(d, mine.d, sizeof d);
+}
 inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   FloatMmaLane mine{{d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1}};
-  emulated::emulated_warp(0xffffffffu, &mine, multiply_float_tiles);
+  emulated::emulated_warp(0xffffffffu, &mine, multiply_float_tiles<false>);
   memcpy(d, mine.d, sizeof d);
 }
 
