@@ -234,8 +234,9 @@ class NvidiaDriver:
             for i, launch in enumerate(launches):
                 if launch.beside and not beside:
                     self._follow(self._side, self._stream)
-                if launch.joins and beside:
+                if launch.joins and beside:  # waits for two: not what dependent launch is made for
                     self._follow(self._stream, self._side)
+                    launch = replace(launch, dependent=False)
                 beside = launch.beside or (beside and not launch.joins)
                 self._start(launch, self._side if launch.beside else self._stream)
                 after(i + 1)
