@@ -40,7 +40,7 @@ def sources() -> list[Source]:
     """Of all golden models, in every bucket, and of a product in every format."""
     found = {h.kernel.source for h in hot_kernels()}
     for path in sorted(GOLDENS.glob("*/model.gguf")):
-        for kv in ("f32", "f16", "int8"):
+        for kv in ("f32", "f16", "int8", "k8v4", "q4"):
             driver = Collector()
             options = EngineOptions(device="cpu", prefill=0, max_model_len=128, kv=kv)
             programs = load_model(path, options, None, CudaBackend(driver)).runner.programs

@@ -44,19 +44,29 @@ bool gather(NgramStore& store, NgramStore::Box* box, const std::vector<int32_t>&
 }  // namespace
 
 void bind_tiers_ngram(nb::module_& m) {
-  nb::class_<NgramStore::Box>(m, "NgramBox");
+  nb::class_<NgramStore::Box>(m, "NgramBox").def_prop_ro("addresses", [](const NgramStore::Box& self) {
+    const NgramView& view = self.view();
+    return std::tuple(reinterpret_cast<uint64_t>(view.head), reinterpret_cast<uint64_t>(view.ids), reinterpret_cast<uint64_t>(view.rows));
+  });
   nb::class_<NgramStore>(m, "NgramStore")
       .def(nb::new_(&make_store), nb::arg("path"), nb::arg("offset"), nb::arg("rows"), nb::arg("row_bytes"),
            nb::arg("mode"), nb::arg("cache_rows"), nb::arg("threads"), nb::arg("limit_ns"),
            nb::arg("counters"))
-      .def("add_box", &NgramStore::add_box, nb::arg("capacity"), nb::rv_policy::reference_internal)
+      .def("add_box", [](NgramStore& self, uint64_t capacity, uint64_t memory) {
+        return self.add_box(capacity, reinterpret_cast<void*>(memory));
+      }, nb::arg("capacity"), nb::arg("memory") = 0, nb::rv_policy::reference_internal)
+      .def("box_bytes", &NgramStore::box_bytes, nb::arg("capacity"))
+      .def("expect", &NgramStore::expect, nb::arg("box"))
       .def("gather", gather, nb::arg("box"), nb::arg("ids"), nb::arg("out"))
       .def("failure", &NgramStore::failure)
       .def("inject", [](NgramStore& self, int fault, uint32_t after) {
         self.inject(static_cast<ReadFault>(fault), after);
       }, nb::arg("fault"), nb::arg("after"))
       .def_prop_ro("method", [](const NgramStore& self) { return std::string(self.method()); })
-      .def_prop_ro("direct", &NgramStore::direct);
+      .def_prop_ro("direct", &NgramStore::direct)
+      .def_prop_ro("limit_ns", &NgramStore::limit_ns)
+      .def_prop_ro("address", [](const NgramStore& self) { return reinterpret_cast<uint64_t>(self.in_ram()); })
+      .def_prop_ro("nbytes", &NgramStore::bytes);
   nb::class_<NgramPost>(m, "NgramPost")
       .def("__init__", [](NgramPost* self, std::shared_ptr<NgramStore> store, NgramStore::Box* box,
                           uint64_t live, uint64_t ids, int32_t heads) {

@@ -1,7 +1,10 @@
 #include "tiers/ngram_store.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,14 +21,18 @@ namespace strata::tiers {
 
 namespace {
 constexpr uint64_t kWays = 4;
-constexpr uint64_t kLoadPiece = 8u << 20;
+constexpr uint64_t kLoadPiece = 8u << 20, kLoaders = 7;
+constexpr timespec kNap{0, 2'000'000};  // between looks for requests of a device that nobody announced
 
 uint64_t set_of(int32_t id, uint64_t sets) { return (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15u >> 32) % sets; }
 }  // namespace
 
-NgramStore::Box::Box(uint64_t capacity, uint64_t row_bytes) : identity_(capacity) {
-  memory_ = std::make_unique<TierMemory>(ngram_view(0, capacity, row_bytes, &view_), false);
-  ngram_view(reinterpret_cast<uint64_t>(memory_->data()), capacity, row_bytes, &view_);
+NgramStore::Box::Box(uint64_t capacity, uint64_t row_bytes, void* memory) : identity_(capacity) {
+  if (memory == nullptr) {
+    memory_ = std::make_unique<TierMemory>(ngram_view(0, capacity, row_bytes, &view_), false);
+    memory = memory_->data();
+  }
+  ngram_view(reinterpret_cast<uint64_t>(memory), capacity, row_bytes, &view_);
   std::iota(identity_.begin(), identity_.end(), 0);
 }
 
@@ -49,8 +56,7 @@ NgramStore::NgramStore(const NgramTable& table, NgramMode mode, uint64_t cache_r
 
 NgramStore::~NgramStore() {
   stop_.store(1);
-  doorbell_.fetch_add(1);
-  doorbell_.notify_all();
+  ring();
   thread_.join();
   if (map_ != nullptr) munmap(map_, mapped_);
   close(fd_);
@@ -72,15 +78,29 @@ void NgramStore::open() {
 }
 
 void NgramStore::load() {
-  const uint64_t bytes = table_.rows * table_.row_bytes;
-  ram_ = std::make_unique<TierMemory>(bytes, false);
-  for (uint64_t at = 0; at < bytes;) {
-    const int64_t n = pread(fd_, ram_->data() + at, std::min(kLoadPiece, bytes - at), static_cast<off_t>(table_.offset + at));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) throw std::system_error(n < 0 ? errno : ENODATA, std::generic_category(), table_.path);
-    at += static_cast<uint64_t>(n);
-  }
+  ram_ = std::make_unique<TierMemory>(bytes(), false);
+  std::atomic<uint64_t> next{0};
+  std::atomic<int> error{0};
+  std::vector<std::thread> threads;
+  for (uint64_t i = 0; i < std::min<uint64_t>(kLoaders, bytes() / kLoadPiece); ++i)
+    threads.emplace_back([&] { load_part(next, error); });
+  load_part(next, error);
+  for (std::thread& thread : threads) thread.join();
+  if (error.load() != 0) throw std::system_error(error.load(), std::generic_category(), table_.path);
   resident_ = ram_->data();
+}
+
+// Pieces from `next` on, until there is none or a read fails.
+bool NgramStore::load_part(std::atomic<uint64_t>& next, std::atomic<int>& error) {
+  for (uint64_t at; (at = next.fetch_add(kLoadPiece)) < bytes();)
+    for (const uint64_t end = std::min(at + kLoadPiece, bytes()); at < end;) {
+      if (error.load() != 0) return false;
+      const int64_t n = pread(fd_, ram_->data() + at, end - at, static_cast<off_t>(table_.offset + at));
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return error.store(n < 0 ? errno : ENODATA), false;
+      at += static_cast<uint64_t>(n);
+    }
+  return true;
 }
 
 std::string NgramStore::failure() {
@@ -88,8 +108,13 @@ std::string NgramStore::failure() {
   return std::exchange(failure_, {});
 }
 
-NgramStore::Box* NgramStore::add_box(uint64_t capacity) {
-  auto box = std::make_unique<Box>(capacity, table_.row_bytes);
+uint64_t NgramStore::box_bytes(uint64_t capacity) const {
+  NgramView view;
+  return ngram_view(0, capacity, table_.row_bytes, &view);
+}
+
+NgramStore::Box* NgramStore::add_box(uint64_t capacity, void* memory) {
+  auto box = std::make_unique<Box>(capacity, table_.row_bytes, memory);
   const std::lock_guard<std::mutex> hold(lock_);
   boxes_.push_back(std::move(box));
   return boxes_.back().get();
@@ -101,8 +126,7 @@ void NgramStore::post(Box* box, const int32_t* ids, int32_t count, uint32_t* fau
   memcpy(box->view_.ids, ids, static_cast<size_t>(count) * sizeof(int32_t));
   head.count = count;
   store_release(&head.posted, ++box->posts_);
-  doorbell_.fetch_add(1);
-  doorbell_.notify_one();
+  ring();
 }
 
 const uint8_t* NgramStore::take(Box* box, uint32_t* fault) {
@@ -112,17 +136,43 @@ const uint8_t* NgramStore::take(Box* box, uint32_t* fault) {
   return nullptr;
 }
 
+void NgramStore::expect(Box* box) {
+  expected_until_.store(now_ns() + limit_ns_);
+  box->expected_.fetch_add(1);
+  ring();
+}
+
 void NgramStore::serve() {
+  std::vector<Box*> boxes;
+  int turn = 0;
   for (uint32_t seen = doorbell_.load(); stop_.load() == 0; seen = doorbell_.load()) {
-    std::vector<Box*> boxes;
     {
       const std::lock_guard<std::mutex> hold(lock_);
-      for (const auto& box : boxes_) boxes.push_back(box.get());
+      for (size_t i = boxes.size(); i < boxes_.size(); ++i) boxes.push_back(boxes_[i].get());
     }
-    bool served = false;
-    for (Box* box : boxes) served |= serve(*box);
-    if (!served) doorbell_.wait(seen);
+    bool served = false, awaited = false;
+    for (Box* box : boxes) {
+      served |= serve(*box);
+      awaited |= static_cast<int32_t>(box->expected_.load() - box->view_.head->served) > 0;
+    }
+    turn = served ? 0 : turn + 1;
+    if (served) continue;
+    if (awaited && now_ns() < expected_until_.load())
+      relax(turn);
+    else
+      sleep(seen, boxes);
   }
+}
+
+// Until the doorbell rings; where a device may ask that nobody told of, a short time.
+void NgramStore::sleep(uint32_t seen, const std::vector<Box*>& boxes) {
+  const bool asked = std::any_of(boxes.begin(), boxes.end(), [](const Box* box) { return box->memory_ == nullptr; });
+  syscall(SYS_futex, &doorbell_, FUTEX_WAIT_PRIVATE, seen, asked ? &kNap : nullptr, nullptr, 0);
+}
+
+void NgramStore::ring() {
+  doorbell_.fetch_add(1);
+  syscall(SYS_futex, &doorbell_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
 }
 
 bool NgramStore::serve(Box& box) {
@@ -138,10 +188,12 @@ bool NgramStore::serve(Box& box) {
 bool NgramStore::gather(Box& box) {
   const NgramView& view = box.view_;
   const int32_t count = view.head->count;
+  if (count < 0 || static_cast<uint64_t>(count) > box.capacity()) return false;  // a device that failed
   std::vector<Miss> misses;
   uint64_t hits = 0;
   for (int32_t i = 0; i < count; ++i) {
     const int32_t id = view.ids[i];
+    if (id < 0 || static_cast<uint64_t>(id) >= table_.rows) return false;
     const uint8_t* row = resident_ != nullptr ? resident_ + static_cast<uint64_t>(id) * table_.row_bytes : cached(id);
     if (row == nullptr) {
       misses.push_back({id, i});

@@ -32,9 +32,15 @@ class NgramStore {
   NgramStore& operator=(const NgramStore&) = delete;
 
   // A mailbox of its own for one program: requests of up to `capacity` ids. A prompt chunk may stand between asking and
-  // taking while steps ask. It lives as long as the store.
+  // taking while steps ask. It lives as long as the store. `memory`: box_bytes(capacity) zeroed bytes that it lies in,
+  // where a device is to ask; null: the store's own.
   class Box;
-  Box* add_box(uint64_t capacity);
+  Box* add_box(uint64_t capacity, void* memory = nullptr);
+  uint64_t box_bytes(uint64_t capacity) const;
+
+  // A device asks without waking the store, so its host tells beforehand that it will, once for each request: the store
+  // looks for it until it is there, or until the limit is over.
+  void expect(Box* box);
 
   // The asking side. post: the request before must be served, which is waited for; take: waits for the rows.
   void post(Box* box, const int32_t* ids, int32_t count, uint32_t* fault);
@@ -42,6 +48,10 @@ class NgramStore {
 
   uint64_t row_bytes() const { return table_.row_bytes; }
   uint64_t rows() const { return table_.rows; }
+  uint64_t limit_ns() const { return limit_ns_; }
+  // The whole table in RAM, in pages of its own; null where it is not.
+  const uint8_t* in_ram() const { return ram_ ? ram_->data() : nullptr; }
+  uint64_t bytes() const { return table_.rows * table_.row_bytes; }
   const char* method() const { return mode_ == NgramMode::kDirect ? reader_->method() : "memory"; }
   bool direct() const { return direct_; }
   void inject(ReadFault fault, uint32_t after) { reader_->inject(fault, after); }
@@ -53,8 +63,11 @@ class NgramStore {
   };
   void open();
   void load();
+  bool load_part(std::atomic<uint64_t>& next, std::atomic<int>& error);
   void serve();
   bool serve(Box& box);
+  void ring();
+  void sleep(uint32_t seen, const std::vector<Box*>& boxes);
   bool gather(Box& box);
   bool fetch(Box& box, std::vector<Miss>& misses);
   const uint8_t* cached(int32_t id);
@@ -76,6 +89,7 @@ class NgramStore {
   std::vector<uint8_t> next_way_, rows_;  // which way of a set goes next; cached rows
   uint64_t sets_ = 0;
   std::atomic<uint32_t> doorbell_{0}, stop_{0};
+  std::atomic<uint64_t> expected_until_{0};  // when requests that were announced are given up
   std::mutex lock_;
   std::vector<std::unique_ptr<Box>> boxes_;  // with lock_
   std::string failure_;
@@ -84,8 +98,9 @@ class NgramStore {
 
 class NgramStore::Box {
  public:
-  Box(uint64_t capacity, uint64_t row_bytes);
+  Box(uint64_t capacity, uint64_t row_bytes, void* memory);
   uint64_t capacity() const { return identity_.size(); }
+  const NgramView& view() const { return view_; }
   const int32_t* identity() const { return identity_.data(); }  // 0, 1, 2, ...: rows lie in the order of ids
 
  private:
@@ -94,6 +109,7 @@ class NgramStore::Box {
   NgramView view_{};
   std::vector<int32_t> identity_;
   uint32_t posts_ = 0;
+  std::atomic<uint32_t> expected_{0};
 };
 
 // Op records: after ngram_rows, and instead of table_rows; the two of a program share a box.

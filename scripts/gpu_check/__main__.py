@@ -8,11 +8,27 @@ import time
 import traceback
 from pathlib import Path
 
-from gpu_check import dense, equality, kernels, nodes, planted, sustained, tiers, tune
+from gpu_check import (
+    dense,
+    equality,
+    kernels,
+    kv_tier,
+    losing,
+    ngram_rows,
+    nodes,
+    planted,
+    prompt_times,
+    prompts,
+    sanitized,
+    sustained,
+    tiers,
+    tune,
+)  # fmt: skip
 
 STAGES = {
     1: kernels.run, 2: equality.run, 3: dense.run, 4: planted.run, 5: sustained.run, 6: tune.run, 7: nodes.run,
-    8: tiers.run,
+    8: kv_tier.run, 9: ngram_rows.run, 10: losing.run, 11: prompts.run, 12: sanitized.run, 13: kernels.run_single,
+    14: tiers.run, 15: prompt_times.run,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Stage 8: a GPU smaller than the model. 8 layers have the CPU's logits hash at any residency and share, while experts
+"""Stage 14: a GPU smaller than the model. 8 layers have the CPU's logits hash at any residency and share, while experts
 move and after faults; the full-size model's rates at 24 and 12 GiB, and with the link held to 22 GB/s."""
 
 import os

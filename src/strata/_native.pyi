@@ -140,6 +140,9 @@ class LookaheadStep:
 # bindings/tiers_ngram.cpp
 class NgramBox:
     """A program's mailbox; lives with its store."""
+    @property
+    def addresses(self) -> tuple[int, int, int]:
+        """Of its head, ids and rows."""
 
 class NgramStore:
     """Rows of a table by id (native/tiers/ngram_store.h); mode 0 RAM, 1 map, 2 direct. OSError, MemoryError."""
@@ -155,7 +158,11 @@ class NgramStore:
         limit_ns: int,
         counters: TierCounters,
     ) -> None: ...
-    def add_box(self, capacity: int) -> NgramBox: ...
+    def add_box(self, capacity: int, memory: int = 0) -> NgramBox:
+        """`memory`: address of box_bytes zeroed bytes that a device shares; 0: the store's own."""
+    def box_bytes(self, capacity: int) -> int: ...
+    def expect(self, box: NgramBox) -> None:
+        """A device is about to ask once more."""
     def gather(self, box: NgramBox, ids: list[int], out: int) -> bool:
         """Rows of `ids` to the address `out`; False when they cannot be read."""
     def failure(self) -> str: ...
@@ -165,6 +172,13 @@ class NgramStore:
     def method(self) -> str: ...
     @property
     def direct(self) -> bool: ...
+    @property
+    def limit_ns(self) -> int: ...
+    @property
+    def address(self) -> int:
+        """Of the rows in RAM; 0 where they are not."""
+    @property
+    def nbytes(self) -> int: ...
 
 class NgramPost:
     def __init__(self, store: NgramStore, box: NgramBox, live: int, ids: int, heads: int) -> None: ...

@@ -204,7 +204,7 @@ def test_a_slash_at_the_beginning_of_a_message(strata, smollm2_path, tmp_path):
     [
         (b"/hlep\nnever\n", 2, "no command /hlep (did you mean /help?)"),
         (b"caf\xe9\n", 2, "the line is not valid UTF-8: byte 0xe9 at offset 3"),
-        (b"word " * 200, 1, "a context of 64 holds at most"),
+        (b"word " * 200, 1, "a context holds at most 64"),
     ],
 )
 def test_errors_end_a_chat_that_nobody_watches(refused, smollm2_path, stdin, code, text):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from strata.config import EngineOptions
-from strata.engine import Engine, SamplingParams
+from strata.engine import Engine, Pooling, SamplingParams
 from strata.engine.load import load_model
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
@@ -20,7 +20,7 @@ def digest(engine, tokens):
 
 
 def engines(path, backend, **more):
-    options = EngineOptions(device="cpu", prefill=0, **{"max_model_len": 256, **more})
+    options = EngineOptions(device="cpu", **{"max_model_len": 256, "prefill": 0, **more})
     return Engine.load(path, options), Engine(load_model(path, options, None, backend()))
 
 
@@ -32,10 +32,22 @@ def test_goldens(name, backend):
     assert digest(device, tokens) != digest(cpu, [*tokens[:-1], tokens[-1] ^ 1])
 
 
-@pytest.mark.parametrize("kv", ["f32", "int8"])
+@pytest.mark.parametrize("kv", ["f32", "int8", "k8v4", "q4"])
 def test_key_and_value_types(kv, tiny_llama, tokens, backend):
     cpu, device = engines(tiny_llama, backend, kv=kv)
     assert digest(device, tokens[:70]) == digest(cpu, tokens[:70])
+
+
+def test_embeddings(tiny_llama, tokens, backend):
+    """The features of every row of a prompt, those of chunks too."""
+    vectors = []
+    for engine in engines(tiny_llama, backend, prefill=64):
+        pooling = Pooling("mean")
+        engine.add(tokens[:100], SamplingParams(max_tokens=1), pooling=pooling)
+        while engine.has_work:
+            engine.step()
+        vectors.append(pooling.vector())
+    assert vectors[0].tobytes() == vectors[1].tobytes()
 
 
 def test_requests_together(tiny_llama, tokens, backend):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sample_cases import VOCABS, Case, plain_case, random_case, run_native
 
-from strata.ops import Buffer, Builder, SampleBuffers, StepBuffers, sample
+from strata.ops import Buffer, Builder, CountBuffers, SampleBuffers, StepBuffers, count_tokens, sample
 
 
 def run_device(case: Case, backend):
@@ -69,3 +69,33 @@ def test_another_seed_is_seen(backend):
     logits = np.random.default_rng(3).standard_normal((1, 4000))
     ids = {int(run_device(plain_case(logits, seed=s), backend)[0][0]) for s in range(4)}
     assert len(ids) > 1
+
+
+def counted(backend, pairs, num=None):
+    """(plane of counts, fault bits) after some tokens were counted in a plane that was not empty."""
+    counts, planes = Buffer("counts", (3, 50), "i32", "state"), CountBuffers.create(32)
+    b = Builder(StepBuffers.create(32, 1, 64, 32), 32)
+    count_tokens(b, planes, counts)
+    device = backend()
+    replay = device.lower(b.finish())
+    device.array(counts)[:] = 1
+    device.array(planes.num)[0] = len(pairs) if num is None else num
+    for i, (slot, token) in enumerate(pairs):
+        device.array(planes.slots)[i], device.array(planes.tokens)[i] = slot, token
+    replay.submit()
+    return np.array(device.array(counts)[:]), replay.reported()
+
+
+def test_tokens_are_counted(backend):
+    pairs = [(0, 7), (2, 49), (0, 7), (1, 0), *[(1, 3)] * 20]
+    want = np.ones((3, 50), np.int32)
+    np.add.at(want, tuple(np.array(pairs).T), 2)
+    got, faults = counted(backend, pairs)
+    assert np.array_equal(got, want) and not faults
+    assert not np.array_equal(counted(backend, pairs[1:])[0], want), "one that is left out is seen"
+
+
+@pytest.mark.parametrize(("pairs", "num"), [([(3, 0)], None), ([(0, -1)], None), ([(0, 50)], None), ([], 33)])
+def test_tokens_outside_the_plane_are_a_fault(backend, pairs, num):
+    got, faults = counted(backend, pairs, num)
+    assert faults and (got == 1).all()

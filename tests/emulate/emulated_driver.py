@@ -10,7 +10,7 @@ import emulator
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.backends.cuda.driver import DeviceProperties, HostMemory, Kernel, Launch, Source
+from strata.backends.cuda.driver import COMPUTE, DeviceProperties, HostMemory, Kernel, Launch, Source
 
 _modules: dict[tuple[Source, int], emulator.Module] = {}
 
@@ -24,6 +24,10 @@ class EmulatedDriver:
         self.arch, self.seed, self.watch = arch, seed, emulator.NO_WATCH
         self.launched: list[Launch] = []  # of the last replay
         self._memory: list[emulator.Memory] = []
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
     def allocate(self, nbytes: int) -> int:
         memory = emulator.Memory(nbytes, align=256, zeroed=True)
@@ -60,7 +64,7 @@ class EmulatedDriver:
         self.prepare([launch.kernel for launch in launches])
         return list(launches), [self._call(launch) for launch in launches]
 
-    def replay(self, graph: Any) -> None:
+    def replay(self, graph: Any, stream: int = COMPUTE) -> None:
         self.launched, calls = graph
         for launch, call in zip(self.launched, calls, strict=True):
             self._run(launch, call, self.watch)
@@ -71,20 +75,26 @@ class EmulatedDriver:
     def synchronize(self) -> None:
         emulator.check_memory()
 
-    def event(self) -> None:
-        return None
+    def event(self, timed: bool = False) -> list[float]:
+        return [0.0]
 
-    def signal(self, event: None) -> None:
+    def signal(self, event: list[float], stream: int = COMPUTE) -> None:
+        event[0] = time.perf_counter()
+
+    def wait_on(self, event: list[float], stream: int = COMPUTE) -> None:
         pass
 
-    def wait(self, event: None) -> None:
+    def wait(self, event: list[float]) -> None:
         pass
 
-    def mark(self) -> float:
-        return time.perf_counter()
+    def passed(self, event: list[float]) -> bool:
+        return True
 
-    def elapsed(self, first: float, last: float) -> float:
-        return (last - first) * 1e6
+    def mark(self) -> list[float]:
+        return [time.perf_counter()]
+
+    def elapsed(self, first: list[float], last: list[float]) -> float:
+        return (last[0] - first[0]) * 1e6
 
     def timeline(self, launches: Sequence[Launch], repeats: int) -> list[float]:
         seen = []

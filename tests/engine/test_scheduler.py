@@ -79,19 +79,21 @@ class Run:
     def step(self):
         plan = self.scheduler.schedule()
         self.plans.append(plan)
-        prompts, part, prompt_ms = {}, 0, 0.0
+        prompts, part, prompt_ms, part_ms = {}, 0, 0.0, 0.0
         if plan.prompt is not None:
             rows, part = plan.prompt.rows, plan.prompt.part
+            part_ms = 2.0 * len(rows.token_ids) / 512
             while part == plan.prompt.part or (part < PARTS and prompt_ms < plan.prompt.budget_ms):
-                part, prompt_ms = part + 1, prompt_ms + 2.0 * len(rows.token_ids) / 512
+                part, prompt_ms = part + 1, prompt_ms + part_ms
             part %= PARTS
             if part == 0 and rows.sampled:
                 prompts[rows.request_id] = 7
         prompts |= {tail.request_id: 7 for tail in plan.tails if tail.sampled}
         decode_ms = 4.0 if len(plan.decode) or plan.tails else 0.0
         output = StepOutput(
-            plan, np.full(len(plan.decode), 7), prompts, part, prompt_ms=prompt_ms, decode_ms=decode_ms
-        )
+            plan, np.full(len(plan.decode), 7), prompts, part,
+            prompt_ms=prompt_ms, decode_ms=decode_ms, part_ms=part_ms,
+        )  # fmt: skip
         self.scheduler.update(output)
         self.now += prompt_ms + decode_ms
         return plan

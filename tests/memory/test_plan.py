@@ -11,6 +11,7 @@ from strata.engine.planning import check_after_load, plan_file
 from strata.errors import MemoryLimitError, UsageError
 from strata.hw import Gpu, Machine
 from strata.memory import PlanOptions, plan
+from strata.memory.plan_parts import OWN_PROMPT_ROWS, prompt_ring
 from strata.memory.plan_text import lines, to_json
 from strata.synth.geometry import FULL, ngram_base_for, tiny_geometry
 
@@ -36,10 +37,13 @@ def test_a_long_context_takes_int8_and_leaves_most_cells_in_ram():
 def test_the_cache_lends_a_prompt_its_buffers():
     big = replace(target(), chunk_arena=1426063360, chunk_rows=8192)
     lending = plan(big, desk(), PlanOptions(prefill=8192))
-    assert lending.vram.part("prompt buffers") == 0 and lending.lent == big.prompt_arena(8192) > GIB
+    own = prompt_ring(big, 8192) + big.prompt_arena(OWN_PROMPT_ROWS)  # what is there for short prompts too
+    assert lending.vram.part("prompt buffers") == own and lending.lent == big.prompt_arena(8192) > GIB
     crowded = plan(big, desk(), PlanOptions(prefill=8192, expert_slots=10, max_context=8192))
-    assert crowded.lent == crowded.slots.nbytes
-    assert crowded.lent + crowded.vram.part("prompt buffers") == big.prompt_arena(8192)
+    assert crowded.lent == 0  # ten slots cannot hold it
+    assert crowded.vram.part("prompt buffers") == own + big.prompt_arena(8192)
+    everything = plan(big, desk(vram=96), PlanOptions(prefill=8192))
+    assert everything.lent == 0 and everything.vram.part("prompt buffers") == big.prompt_arena(8192)
 
 
 def test_short_ram_leaves_experts_on_the_ssd():
@@ -64,9 +68,9 @@ def test_slots_of_mixed_sizes_follow_their_experts():
 @pytest.mark.parametrize(
     "vram, options, said",
     [
-        (9.6, PlanOptions(max_context=262144, kv="f32"), "--kv f16 fits"),
+        (11.1, PlanOptions(max_context=262144, kv="f32"), "--kv f16 fits"),
         (13, PlanOptions(max_context=262144, expert_slots=24576), "--expert-cache auto fits"),
-        (13.7, PlanOptions(max_context=32768, max_num_seqs=32, kv="q4"), "--parallel 24 fits"),
+        (15.1, PlanOptions(max_context=32768, max_num_seqs=32, kv="q4"), "--parallel 24 fits"),
     ],
 )
 def test_the_nearest_setting_is_named(vram, options, said):
@@ -89,10 +93,10 @@ def test_a_smaller_format_is_named_before_half_the_context():
 
 
 def test_a_context_that_nobody_asked_for_shrinks():
-    p = plan(replace(target(), embedding=0), desk(vram=8.75, ram=64), PlanOptions(kv="f16"))
+    p = plan(replace(target(), embedding=0), desk(vram=10.2, ram=64), PlanOptions(kv="f16"))
     assert 64 <= p.choice.context < 262144 and p.choice.context % 64 == 0
     assert any(f"a context of {p.choice.context} tokens is taken" in note for note in p.notes)
-    with pytest.raises(MemoryLimitError, match=r"; 9\.0 GiB of free VRAM would do"):
+    with pytest.raises(MemoryLimitError, match=r"; 10\.4 GiB of free VRAM would do"):
         plan(target(), desk(vram=4), PlanOptions())
 
 

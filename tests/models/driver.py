@@ -11,6 +11,7 @@ from strata import models
 from strata.backends import Backend
 from strata.gguf import open_model
 from strata.memory import Checkpoint, PageTable, StatePool, copy_slot, put_checkpoint, settle, take_checkpoint
+from strata.memory.resident import Residency
 from strata.ops import Buffer, Builder, StepBuffers
 
 ROWS = 32  # as many as a step of one sequence ever holds
@@ -37,13 +38,15 @@ class Driver:
         sequences: int = 3,
         slots: int = 6,
         draft: Path | None = None,
+        resident: int | None = None,
     ) -> None:
         file = open_model(path)
         self.model = models.load_with_draft(file, open_model(draft)) if draft else models.load(file)
         self.backend, self.max_len = backend, 512
         self.steps = StepBuffers.create(CHUNK, sequences, self.max_len, CHUNK)
         pages = sequences * self.max_len // 64
-        self.state = StatePool.create(self.model.state_shape(), pages, slots, kv)
+        residency = None if resident is None else Residency(resident)
+        self.state = StatePool.create(self.model.state_shape(), pages, slots, kv, residency)
         self.pages = PageTable(pages)
         self.logits = Buffer(
             "logits", (CHUNK, self.model.config.vocab_size), role="output", live=self.steps.num_logit_rows

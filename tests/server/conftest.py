@@ -17,13 +17,10 @@ from strata.text.byte_level import BYTE_TO_CHAR
 
 
 @contextlib.contextmanager
-def running(path, server_options=None, keys=(), reload=False, **options):
-    """Serves the model file; gives the port, the engine and the service."""
+def running(path, server_options=None, keys=(), reload=False, load=None, **options):
+    """Serves the model file, or what `load` makes; gives the port, the engine and the service."""
     settings = ServerOptions(**{"port": 0, "shutdown_timeout": 2, **(server_options or {})})
-
-    def load():
-        return Engine.load(path, EngineOptions(**options))
-
+    load = load or (lambda: Engine.load(path, EngineOptions(**options)))
     engine = load()
     app = create_app(engine, "test-model", options=settings, keys=keys, reload=load if reload else None)
     listener = bind(ServerOptions(port=0))

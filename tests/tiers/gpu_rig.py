@@ -36,12 +36,11 @@ class GpuRig:
     def __init__(self, path, backend, slots=0, share="0", policy=False, **more):
         options = EngineOptions(
             device="cpu",
-            prefill=0,
             max_model_len=192,
             threads=4,
             expert_cache=str(slots),
             cpu_share=share,
-            **more,
+            **{"prefill": 0, **more},
         )
         self.loaded = load_model(path, options, None, backend)
         self.backend, self.device = backend, backend.device

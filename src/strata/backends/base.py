@@ -1,6 +1,7 @@
 """What the engine asks of a backend. A backend owns the memory behind every buffer that is not scratch."""
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ class Replay(Protocol):
     def run(self, begin: int = 0, end: int | None = None) -> None:
         """Runs ops [begin, end); raises FaultError when a kernel reported one."""
 
+    def prepare(self, begin: int = 0, end: int | None = None) -> None:
+        """Does what the first replay of ops [begin, end) would have to do before it starts."""
+
     def submit(self, begin: int = 0, end: int | None = None) -> None:
         """Starts ops [begin, end) with the inputs as they are now, after everything that was started before. A backend
         that does not run ahead computes them and may raise FaultError."""
@@ -38,6 +42,36 @@ class Replay(Protocol):
 
     def check(self) -> None:
         """Raises FaultError for what any program reported since the last check."""
+
+
+class Stamp(Protocol):
+    """A moment in the order of what a backend computes: after everything that was started before it was made."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether all of that is done."""
+
+    def wait(self) -> None:
+        """Until it is."""
+
+    def ms_since(self, earlier: Any) -> float:
+        """Milliseconds from another stamp of the backend to this one; both have passed."""
+
+
+class HostStamp:
+    """Of a backend that has computed what was started when `submit` returns."""
+
+    passed = True
+
+    def __init__(self) -> None:
+        self._at = perf_counter()
+
+    def wait(self) -> None:
+        """Nothing is under way."""
+
+    def ms_since(self, earlier: "HostStamp") -> float:
+        """Milliseconds between them."""
+        return (self._at - earlier._at) * 1e3
 
 
 @runtime_checkable
@@ -64,8 +98,17 @@ class Backend(Protocol):
     def feed(self, ids: Buffer, tokens: Buffer) -> None:
         """From now on SAMPLED in `tokens` stands for the element of `ids`; only where the backend runs ahead."""
 
+    def stamp(self) -> Stamp:
+        """This moment."""
+
+    def end_prompts(self) -> None:
+        """No chunk is begun, and none follows soon: what was set aside for chunks is free. Called between steps."""
+
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host view of an input, state or output buffer."""
+
+    def close(self) -> None:
+        """Gives back what it holds of a device; raises nothing, and nothing may be used afterwards."""
 
 
 def raise_fault(bits: int, program: Program, detail: str = "") -> None:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.backends.base import Arena
+from strata.backends.base import Arena, HostStamp
 from strata.errors import FaultError
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight
 from strata.ops.op import Q8, Arrays
@@ -30,8 +30,18 @@ class ReferenceBackend:
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
         """Nothing: scratch has arrays of its own."""
 
+    def close(self) -> None:
+        """Nothing."""
+
     def feed(self, ids: Buffer, tokens: Buffer) -> None:
         """Nothing: programs do not run ahead."""
+
+    def stamp(self) -> HostStamp:
+        """Now."""
+        return HostStamp()
+
+    def end_prompts(self) -> None:
+        """Nothing is held for prompts."""
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """The buffer's array."""
@@ -81,6 +91,9 @@ class ReferenceReplay:
                 getattr(op, self._run)(self._arrays)
             except FaultError as e:
                 raise FaultError(f"{op.kind}: {e}") from None
+
+    def prepare(self, begin: int = 0, end: int | None = None) -> None:
+        """Nothing: lowering did all."""
 
     def submit(self, begin: int = 0, end: int | None = None) -> None:
         """As `run`: nothing is done later."""

@@ -25,11 +25,11 @@ class Perplexity:
 
 
 def measure_perplexity(
-    engine: Engine, tokens: Sequence[int], context: int, chunk: int, tell: Callable[[str], None]
+    engine: Engine, tokens: Sequence[int], context: int, chunk: int | None, tell: Callable[[str], None]
 ) -> Perplexity:
     """Cut `tokens` into windows of `context`, each read from nothing, and score all but the first token of each.
 
-    `tell` gets a line per window.
+    `chunk`: prompt tokens at a time, None: the engine's own. `tell` gets a line per window.
     """
     total, scored, windows = 0.0, 0, 0
     for begin in range(0, len(tokens) - 1, context):
@@ -42,7 +42,7 @@ def measure_perplexity(
     return Perplexity(total / scored, scored, windows)
 
 
-def _window_nll(engine: Engine, window: Sequence[int], chunk: int) -> float:
+def _window_nll(engine: Engine, window: Sequence[int], chunk: int | None) -> float:
     total, position = 0.0, 0
     for rows in engine.logits(window[:-1], chunk):
         targets = window[position + 1 : position + 1 + len(rows)]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from strata.engine.load import LoadedModel
 from strata.engine.plan import DecodeRows, StartedSequence, StepPlan
 from strata.engine.request import SamplingParams
+from strata.memory.resident import forget_pages
 
 WARM_UP_ROUNDS = 3
 _SEED = 1
@@ -67,6 +68,7 @@ class Probe:
             if key not in made:
                 made[key] = _random(buffer, generator)
             runner.backend.array(buffer)[:] = made[key]
+        forget_pages(runner.state.kv, runner.backend.array, range(runner.state.num_pages))
 
     @property
     def replay(self) -> Any:
@@ -85,8 +87,10 @@ class Probe:
 
 def _random(buffer: Any, g: np.random.Generator) -> NDArray[Any]:
     count = int(np.prod(buffer.shape))
-    if buffer.dtype == "i8":
-        return np.frombuffer(g.bytes(count), np.int8).reshape(buffer.shape)
+    if buffer.dtype in ("i8", "u8"):
+        return np.frombuffer(g.bytes(count), {"i8": np.int8, "u8": np.uint8}[buffer.dtype]).reshape(
+            buffer.shape
+        )
     if buffer.dtype == "i32":
         return (np.frombuffer(g.bytes(4 * count), np.uint32) % 500).astype(np.int32).reshape(buffer.shape)
     x = np.resize(g.standard_normal(min(count, 1 << 22)).astype(np.float32), count).reshape(buffer.shape)

@@ -59,7 +59,7 @@ def logits(
     inputs.check_vocabulary(ids, vocab_size, tokens)
     run = engine.draft_logits if drafted else engine.logits
     with LogitsFile(out, len(ids) - drafted, vocab_size) as file:
-        for rows in run(ids, options.prefill):
+        for rows in run(ids):
             file.write(rows)
     print(f"{file.sha256}  {out}")
 
@@ -86,9 +86,7 @@ def perplexity(
 
     engine = Engine.load(model, options)
     ids = read(engine)
-    found = measure_perplexity(
-        engine, ids, window, options.prefill, lambda line: print(line, file=sys.stderr)
-    )
+    found = measure_perplexity(engine, ids, window, None, lambda line: print(line, file=sys.stderr))
     if as_json:
         print(
             json.dumps(

@@ -56,7 +56,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 COMPUTE = ("device", "backend", "threads", "isa", "kv")
 MEMORY = (
     "ram_budget_gib", "expert_cache", "link_limit_gbps", "cpu_share", "pcie_share", "lookahead", "ngram_table",
-    "exclusive", "kv_resident", "ram_limit_gib", "vram_limit_gib", "vram_reserve_mib", "trace_routes",
+    "exclusive", "kv_resident", "offload_layers", "ram_limit_gib", "vram_limit_gib", "vram_reserve_mib", "trace_routes",
 )  # fmt: skip
 SAMPLING = (
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",

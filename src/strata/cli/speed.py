@@ -17,6 +17,8 @@ from strata.cli.options import (
     taking,
 )
 
+WARM_UP = 512  # cells of what is decoded before prompts are read
+
 if TYPE_CHECKING:
     from strata.bench import Rate, SpeedReport
 
@@ -44,6 +46,9 @@ def benchmark(
             "Read no prompt: decode windows of a planted cycle, N rounds to warm up and one that counts (GPU).",
         ),
     ] = "0",
+    prompts: Annotated[
+        str, typer.Option("--prompts", metavar="N,...", help="Only first tokens of prompts of these lengths.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Measure prompt and generation speed apart: a warm-up, then the median of some rounds."""
@@ -55,6 +60,13 @@ def benchmark(
 
         options = engine_options(context.params, max_model_len="1024")
         print("\n".join(windows_benchmark(model, options, warm_up)))
+        return
+    if prompts:
+        from strata.cli.prompt_speed import lengths_of, prompt_benchmark
+
+        found = lengths_of(prompts)
+        options = engine_options(context.params, max_model_len=str(max(found) + WARM_UP))
+        print("\n".join(prompt_benchmark(model, options, found, num_rounds, timeline)))
         return
     if cells or minutes or timeline:
         from strata.cli.decode_speed import decode_benchmark

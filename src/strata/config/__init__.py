@@ -29,6 +29,16 @@ class EngineOptions(Settings):
         pattern=r"auto|cpu|cuda|(cuda:)?\d{1,3}",
         limits_text="auto, cpu, cuda, cuda:N or N",
     )
+    offload_layers: str = setting(
+        "auto",
+        "--offload-layers",
+        "First layers of a dense model, that the CPU computes beside a GPU; auto: as many as the GPU's memory cannot "
+        "hold.",
+        toml="gpu.offload_layers",
+        in_environment=False,
+        pattern=r"auto|\d{1,4}",
+        limits_text="auto or a number",
+    )
     backend: str = setting(
         "auto",
         "--backend",
@@ -69,13 +79,13 @@ class EngineOptions(Settings):
         low=0,
         high=2**24,
     )
-    prefill: int = setting(
-        512,
+    prefill: str = setting(
+        "auto",
         "--prefill",
-        "Prompt tokens read at a time, in blocks of 64; 0: every token in the step form.",
+        "Prompt tokens read at a time, in blocks of 64; auto: what reads soonest; 0: every token in the step form.",
         toml="infer.prefill",
-        low=0,
-        high=65536,
+        pattern=r"auto(:[1-9]\d{1,4})?|\d{1,5}",
+        limits_text="auto, auto:MAX or a number of tokens up to 99,999",
     )
     max_num_seqs: int = setting(
         1,
@@ -187,7 +197,8 @@ class EngineOptions(Settings):
     ngram_table: str = setting(
         "auto",
         "--ngram-table",
-        "Where rows of the n-gram table come from; auto: the file's map, or direct reads where experts are read.",
+        "Where rows of the n-gram table come from; auto: the file's map, or direct reads where experts are read; "
+        "on a GPU RAM up to 256 MiB, else direct reads.",
         toml="memory.ngram_table",
         in_environment=False,
         choices=("auto", "ram", "map", "direct"),
@@ -241,7 +252,7 @@ class ServingOptions(Settings):
     """How requests share an engine, and what is kept of their texts."""
 
     prompt_share: int = setting(
-        35,
+        60,
         "--prompt-share",
         "Percent of the time that reading prompts may take while answers are generated.",
         toml="infer.prompt_share",

@@ -11,7 +11,6 @@ from strata.errors import UsageError
 # Keys of other engines of this kind that recipes carry. They are taken and have no effect on a CPU.
 WITHOUT_EFFECT = {
     "model.quant": "the file says how it is quantised",
-    "gpu.offload_layers": "this build runs on the CPU",
     "gpu.tensor_parallel": "this build runs on the CPU",
     "infer.flash_attn": "attention never stores its scores",
     "infer.max_batch_tokens": "infer.prefill sets how many prompt tokens are read at a time",

@@ -72,7 +72,9 @@ class Option:
 
     def _matches(self, value: Any) -> bool:
         if self.type is str:
-            return not self.pattern or re.fullmatch(self.pattern, value) is not None
+            return (
+                not self.pattern or re.fullmatch(self.pattern, str(value)) is not None
+            )  # a number is its digits
         return isinstance(value, bool) if self.type is bool else self._inside(value)
 
     def _inside(self, value: float) -> bool:

@@ -47,6 +47,7 @@ class RunAhead:
         sampler = self._runner.programs.sampler
         sampler.wait()
         if not self._can:
+            sampler.check()
             return
         if self._guess is None:
             sampler.check()

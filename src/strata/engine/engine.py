@@ -59,9 +59,10 @@ class Engine:
     ) -> "Engine":
         """Maps the file, plans memory, reads experts that leave the map (`progress` is told), lowers the programs."""
         draft_path = None if draft is None else Path(draft)
-        return cls(
-            load_model(Path(path), options or EngineOptions(), draft_path, serving=serving, progress=progress)
-        )
+        chosen = options or EngineOptions()
+        loaded = load_model(Path(path), chosen, draft_path, serving=serving, progress=progress)
+        loaded.runner.programs.prepare()
+        return cls(loaded)
 
     @property
     def model_file(self) -> ModelFile:
@@ -155,6 +156,12 @@ class Engine:
         for request in self.scheduler.open_requests:
             self.abort(request)
         self._store.close()
+        self._runner.backend.close()
+
+    def abandon(self) -> None:
+        """After a DeviceError: gives back what can be given back, and reads nothing of the device."""
+        self._store.abandon()
+        self._runner.backend.close()
 
     def queue_place(self, request: Request) -> QueuePlace | None:
         """Where a waiting request stands; None when it waits no more."""
@@ -176,12 +183,12 @@ class Engine:
         self._check(prompt_token_ids)
         check_sampling(sampling, self.model_config.vocab_size)
         room = self.max_model_len - len(prompt_token_ids)
-        if room < 1:
+        if room < 0:
             raise ContextLengthError(
-                f"the prompt has {len(prompt_token_ids)} tokens; a context of {self.max_model_len} holds at most "
-                f"{self.max_model_len - 1} and one new token"
+                f"the prompt has {len(prompt_token_ids)} tokens; a context holds at most {self.max_model_len}"
             )
-        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
+        # the last token that is sampled needs no cell: a prompt that fills the context has an answer of one
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, max(room, 1)))
         request = Request(
             next(self._ids),
             prompt_token_ids,

@@ -7,11 +7,12 @@ from strata import hw, log
 from strata.backends import Backend
 from strata.config import EngineOptions
 from strata.engine.rates import machine_costs
+from strata.engine.residency import ResidencyPolicy
 from strata.engine.shares import cpu_share
 from strata.gguf import ModelFile
 from strata.memory import Placement
 from strata.memory.expert_store import ExpertStore, Progress, StoreOptions, expert_layers
-from strata.memory.plan_parts import staging_places
+from strata.memory.plan_parts import prompt_places, staging_places
 from strata.models import Model
 
 _LEFT_FREE = 2  # cores: the engine's thread and the driver's
@@ -47,6 +48,7 @@ def hold_experts(
         workers=_workers(options),
         link_rate=options.link_limit_gbps * 1e9,
         ahead=_AHEAD if options.lookahead == "on" else 0,
+        prompt_places=prompt_places(sizes, placement.choice.prefill),
     )
     backend.hold_experts(store.tiers, tier)
     log.logger(__name__).info(
@@ -68,6 +70,13 @@ def set_gpu_costs(backend: Backend, model: Model, options: EngineOptions) -> Non
         return
     costs = machine_costs(expert_layers(model)[0], _workers(options), options.isa, tier.link_rate)
     tier.set_costs(replace(costs, cpu_post=_POST_NS).values())
+
+
+def pause_while_lending(backend: Backend, policy: ResidencyPolicy) -> None:
+    """The policy moves nothing while slots are emptied for a prompt."""
+    tier = getattr(backend, "tier", None)
+    if tier is not None:
+        tier.lending.pause = policy.paused
 
 
 def _workers(options: EngineOptions) -> int:

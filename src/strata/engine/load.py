@@ -7,16 +7,16 @@ from strata import _native, hw, log
 from strata.backends import Backend
 from strata.config import EngineOptions, ServingOptions
 from strata.engine.assemble import Around, assemble
-from strata.engine.gpu_experts import hold_experts, set_gpu_costs
+from strata.engine.gpu_experts import hold_experts, pause_while_lending, set_gpu_costs
+from strata.engine.offload import split
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, make_plan, open_with_draft
-from strata.engine.programs import Limits
+from strata.engine.programs import NARROW_CHUNKS, Limits
 from strata.engine.rates import set_costs
 from strata.engine.residency import ResidencyPolicy, start_policy
 from strata.engine.routes import RouteTracer
 from strata.engine.runner import Runner
-from strata.engine.tiering import backend_kind, make_backend, open_experts, open_tiers
-from strata.errors import UnsupportedError
+from strata.engine.tiering import AsksForRows, backend_kind, make_backend, open_experts, open_tiers
 from strata.gguf import ModelFile
 from strata.memory import Placement, StatePool
 from strata.memory.counters import read_counters
@@ -49,7 +49,8 @@ class LoadedModel:
         device = getattr(self.runner.backend, "device", None)
         if isinstance(device, _native.GpuDevice):
             device.count()
-        return read_counters(self.experts.counters)
+        prompts: dict[str, int] = getattr(self.runner.backend, "prompt_counts", {})
+        return read_counters(self.experts.counters) | prompts
 
 
 def load_model(
@@ -66,24 +67,35 @@ def load_model(
     if backend is None and backend_kind(options) == "cuda":
         backend = make_backend(options, None, None)  # its GPU is what the plan is made for
     if backend is not None and "chunk" not in backend.forms:
-        options = replace(options, prefill=0)
+        options = replace(options, prefill="0")
     placement = make_plan(file, model, options, drafted, _machine(options, backend))
-    _tell(placement, backend)
+    _tell(placement)
     choice = placement.choice
-    cutter = Cutter(min(options.prefill, -(-choice.context // PAGE_CELLS) * PAGE_CELLS))
-    limits = Limits(choice.context, choice.sequences, cutter.chunk_rows)
+    cutter = Cutter(min(choice.prefill, -(-choice.context // PAGE_CELLS) * PAGE_CELLS))
+    limits = Limits(
+        choice.context,
+        choice.sequences,
+        cutter.chunk_rows,
+        narrow_chunks=NARROW_CHUNKS if backend is not None and backend.name == "cuda" else (),
+    )
     files = (file, drafted or file)
     experts = hold_experts(backend, model, files, options, placement, progress)
     if backend is None:
         experts = open_experts(model, files, options, placement, progress)
     if backend is None:
-        tiers = open_tiers(model, files, experts, options)
+        tiers = open_tiers(model, files, experts, options, backend_kind(options))
         backend = make_backend(options, tiers, placement)
+    elif isinstance(backend, AsksForRows):
+        tiers = open_tiers(model, files, experts, options, "cuda")
+        backend.ask_for_rows({} if tiers is None else tiers.ngram)
+    backend = split(backend, placement.offloaded, options)
     state = _state(model, choice, _resident(placement, options, backend))
     tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None
     runner = Runner(model, backend, state, limits, tracer)
     check_after_load(placement, _machine(options, backend))
     policy = start_policy(backend, file, placement, options.link_limit_gbps * 1e9)
+    if policy is not None and experts is not None and backend.name == "cuda":
+        pause_while_lending(backend, policy)
     _schedule_misses(model, options, backend)
     around = assemble(file, runner, cutter, serving or ServingOptions())
     weights, cell = runner.weight_bytes_per_token, state.cell_bytes
@@ -108,20 +120,18 @@ def _state(model: Model, choice: Choice, resident: Residency | None) -> StatePoo
     return StatePool.create(shape, choice.pages, slots, choice.kv, resident)
 
 
-def _tell(placement: Placement, backend: Backend | None) -> None:
+def _tell(placement: Placement) -> None:
     for note in placement.notes:
         log.logger(__name__).warning("%s", note)
-    if backend is not None and backend.name == "cuda" and placement.choice.kv in ("k8v4", "q4"):
-        raise UnsupportedError(f"--kv {placement.choice.kv} is not served on a GPU; f32, f16 and int8 are")
 
 
 def _resident(placement: Placement, options: EngineOptions, backend: Backend) -> Residency | None:
-    """Which cells lie in the pretended GPU's memory; None: all, or the backend cannot tell them apart."""
-    choice = placement.choice
-    if backend.name != "sim" or choice.resident >= choice.cells:
+    """Which cells lie in the GPU's memory; None: all, or the backend cannot tell them apart."""
+    choice, rate = placement.choice, options.link_limit_gbps
+    cells = options.kv_resident or choice.resident
+    if backend.name not in ("sim", "cuda") or cells >= choice.cells:
         return None
-    rate = options.link_limit_gbps
-    return Residency(choice.resident, 1 / rate if rate else 0.0)
+    return Residency(cells, 1 / rate if rate else 0.0)
 
 
 def _machine(options: EngineOptions, backend: Backend | None) -> hw.Machine:

@@ -52,12 +52,14 @@ NO_DECODE = DecodeRows(NO_ROWS, NO_ROWS, NO_ROWS)
 @dataclass(frozen=True)
 class PromptCursor:
     """A prompt chunk of whole blocks of 64 in the chunk form, which a step runs for `budget_ms` from part `part` on; a
-    part ends after each layer. `taps` are (position, slot): where its state is written out, and to which slot."""
+    part ends after each layer. `taps` are (position, slot): where its state is written out, and to which slot.
+    `part_ms`: how long a part will take, 0 where nobody knows."""
 
     rows: ScheduledRows
     part: int
     budget_ms: float
     taps: tuple[tuple[int, int], ...] = ()
+    part_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class StepPlan:
     tails: tuple[ScheduledRows, ...] = ()
     prompt: PromptCursor | None = None
     started: tuple[StartedSequence, ...] = ()
+    reading: bool = False  # whether a chunk is begun or one can be, though this step may read nothing of it
 
     @property
     def idle(self) -> bool:
@@ -104,7 +107,9 @@ class StepOutput:
     token_ids: Ints = field(default_factory=lambda: NO_ROWS)
     prompt_token_ids: dict[int, int] = field(default_factory=dict)  # by request
     prompt_part: int = 0  # where the cursor goes on; 0: the chunk is complete
+    prompt_parts: int = 0  # of the chunk in all
     logprobs: dict[int, Logprobs] = field(default_factory=dict)  # where they were asked for
     faults: dict[int, StrataError] = field(default_factory=dict)  # of requests that cannot go on
-    prompt_ms: float = 0.0
+    prompt_ms: float = 0.0  # of the device; what earlier steps were told wrong is made up for here
+    part_ms: float = 0.0  # of one part, as measured lately; 0: nothing was
     decode_ms: float = 0.0

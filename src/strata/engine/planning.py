@@ -4,11 +4,12 @@ from pathlib import Path
 
 from strata import hw, models
 from strata.config import EngineOptions
+from strata.engine.offload import with_offload
 from strata.engine.sizing import model_sizes
 from strata.errors import ContextLengthError, MemoryLimitError, UsageError
 from strata.gguf import ModelFile, open_model
 from strata.hw import Machine
-from strata.memory import Placement, PlanOptions, plan
+from strata.memory import Placement
 from strata.models import Model
 from strata.ops import MAX_STEP_ROWS
 
@@ -27,7 +28,7 @@ def make_plan(
 ) -> Placement:
     """The placement on `machine`; MemoryLimitError where nothing fits."""
     context = _context(model, options)
-    return plan(model_sizes(file, model, options, context, draft), machine, PlanOptions.of(options))
+    return with_offload(file, model, options, model_sizes(file, model, options, context, draft), machine)
 
 
 def plan_file(

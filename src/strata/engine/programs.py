@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends import Backend, PeekingReplay, Replay
@@ -22,11 +23,18 @@ from strata.ops import (
     Program,
     ResultsRing,
     StepBuffers,
+    count_tokens,
     publish,
     sample,
 )
 
 STEP_BUCKETS = (1, 2, 4, 8, 16, MAX_STEP_ROWS)
+NARROW_CHUNKS = (
+    64,
+    128,
+    256,
+    1024,
+)  # rows of the programs of short prompts, and of what is left of long ones
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,13 @@ class Limits:
     max_num_seqs: int
     chunk_rows: int  # rows of a prompt chunk, a multiple of 64; 0: no chunk form
     step_buckets: tuple[int, ...] = STEP_BUCKETS
+    narrow_chunks: tuple[int, ...] = ()
+
+    @property
+    def chunk_buckets(self) -> tuple[int, ...]:
+        """Rows of the chunk programs, the widest first: its scratch decides the arena."""
+        narrow = [rows for rows in self.narrow_chunks if rows < self.chunk_rows]
+        return (self.chunk_rows, *sorted(narrow, reverse=True)) if self.chunk_rows else ()
 
 
 @dataclass(frozen=True)
@@ -61,8 +76,21 @@ class Lowered:
 
     def run_part(self, part: int) -> None:
         """Runs one part."""
-        end = self.borders[part + 1] if part < self.head else None
-        self.replay.run(self.borders[part], end)
+        self.replay.run(*self.part(part))
+
+    def submit_part(self, part: int) -> None:
+        """Starts one part."""
+        self.replay.submit(*self.part(part))
+
+    def prepare(self) -> None:
+        """Makes the replays ready: of a chunk part by part, of a step whole."""
+        parts = range(self.head + 1) if self.program.bucket > MAX_STEP_ROWS else ()
+        for begin, end in [self.part(part) for part in parts] or [(0, None)]:
+            self.replay.prepare(begin, end)
+
+    def part(self, part: int) -> tuple[int, int | None]:
+        """Ops [begin, end) of a part."""
+        return self.borders[part], self.borders[part + 1] if part < self.head else None
 
     @property
     def features(self) -> tuple[Buffer, int]:
@@ -145,13 +173,13 @@ class Programs:
         self.drafter = Drafter(cast(DraftModel, model), inputs.step, inputs.chunk) if drafted else None
         self._limits = limits
         self.step_of: tuple[Lowered, ...] = ()  # by number of rows
-        self.chunk: Lowered | None = None
+        self.chunks: tuple[Lowered, ...] = ()  # the narrowest first
 
     def lower(self, backend: Backend, keeper: Keeper) -> None:
         """Builds all programs, then lowers them, when the arenas' sizes are known."""
         steps = [self._forward("step", size) for size in self._limits.step_buckets]
-        chunks = [self._forward("chunk", self._limits.chunk_rows)] if self._limits.chunk_rows else []
-        sampler, settling = self._sampler(), keeper.program()
+        chunks = [self._forward("chunk", rows) for rows in self._limits.chunk_buckets]
+        sampler, settling = self._sampler(backend), keeper.program()
         draft = [] if self.drafter is None else [self.drafter.program(self._state, self._table, self.logits)]
         backend.reserve(max(p.arena_bytes for p in (*steps, sampler, settling, *draft)))
         backend.reserve(max((p.arena_bytes for p in chunks), default=0), "chunk")
@@ -161,14 +189,19 @@ class Programs:
         self.sampler = backend.lower(sampler)
         buckets = [Lowered.of(p, backend.lower(p)) for p in steps]
         self.step_of = _by_rows(buckets)
-        self.chunk = Lowered.of(chunks[0], backend.lower(chunks[0], "chunk")) if chunks else None
+        self.chunks = tuple(Lowered.of(p, backend.lower(p, "chunk")) for p in chunks)[::-1]
+
+    def prepare(self) -> None:
+        """Makes every replay ready, so that no step waits for a compiler."""
+        for lowered in {*self.step_of, *self.chunks}:
+            lowered.prepare()
+        self.sampler.prepare()
 
     def of(self, form: Form, rows: int) -> Lowered:
         """The smallest program of a form that holds so many rows."""
         if form == "step":
             return self.step_of[rows]
-        assert self.chunk is not None, "there is no chunk form"
-        return self.chunk
+        return next(lowered for lowered in self.chunks if lowered.program.bucket >= rows)
 
     def _forward(self, form: Form, size: int) -> Program:
         make = Builder if self._tracer is None else self._tracer.builder
@@ -180,8 +213,10 @@ class Programs:
             model.forward(b, self._state, self._table, self.logits, self.drafter.hidden(form))
         return b.finish()
 
-    def _sampler(self) -> Program:
-        b = Builder(self._inputs.step, MAX_STEP_ROWS)
+    def _sampler(self, backend: Backend) -> Program:
+        b, counts = Builder(self._inputs.step, MAX_STEP_ROWS), self.samples.buffers.counts
+        if not isinstance(backend.array(counts), np.ndarray):  # where the host cannot count by itself
+            count_tokens(b, self.samples.counting, counts)
         sample(b, self.logits, self.samples.buffers)
         publish(b, self.ring, self.samples.buffers.out_ids, self.samples.buffers.out_logprob)
         return b.finish()

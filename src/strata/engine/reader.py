@@ -8,7 +8,8 @@ from strata.ops import CHUNK_BLOCK
 
 ALONE_MS = 50.0  # a step's budget when nobody decodes: how soon a step ends for what has come meanwhile
 MOST_CREDIT_MS = 100.0  # what a prompt may save up, and overdraw, before decoding goes on
-PART_STEPS = 3.0  # a part between two yields may last as long as so many decode steps
+PART_STEPS = 3.0  # a part between two yields may last as long as so many decode steps,
+PART_MS = 25.0  # or so long, where steps are short: nobody sees such a gap, and small chunks read slowly
 
 
 class PromptReader:
@@ -38,7 +39,8 @@ class PromptReader:
             return 0
         if not decoding or not self._row_ms:
             return piece.count
-        most = int(PART_STEPS * self._step_ms / self._row_ms) // CHUNK_BLOCK * CHUNK_BLOCK
+        longest = max(PART_STEPS * self._step_ms, PART_MS)
+        most = int(longest / self._row_ms) // CHUNK_BLOCK * CHUNK_BLOCK
         return min(piece.count, max(most, CHUNK_BLOCK))
 
     def begin(self, request: Request, rows: ScheduledRows, taps: tuple[tuple[int, int], ...]) -> None:
@@ -52,7 +54,8 @@ class PromptReader:
         if self._rows is None or (decoding and self._credit_ms <= 0):
             return None
         budget = self._credit_ms if decoding else ALONE_MS
-        return PromptCursor(self._rows, self._part, budget, self._taps)
+        part_ms = self._row_ms * len(self._rows.token_ids)
+        return PromptCursor(self._rows, self._part, budget, self._taps, part_ms)
 
     def update(self, output: StepOutput) -> ScheduledRows | None:
         """Takes in a step; returns the chunk when it is complete."""
@@ -67,15 +70,17 @@ class PromptReader:
             return None
         self._learn(cursor, output)
         self._part = output.prompt_part
+        if self.request is not None:
+            share = self._part / output.prompt_parts if output.prompt_parts else 0.0
+            self.request.chunk_read = share * len(cursor.rows.token_ids)
         if self._part:
             return None
         rows, self._rows, self.request = self._rows, None, None
         return rows
 
     def _learn(self, cursor: PromptCursor, output: StepOutput) -> None:
-        if output.prompt_part:
-            parts, count = output.prompt_part - cursor.part, len(cursor.rows.token_ids)
-            row_ms = output.prompt_ms / parts / count
+        if output.part_ms:
+            row_ms = output.part_ms / len(cursor.rows.token_ids)
             self._row_ms += (row_ms - self._row_ms) * (0.2 if self._row_ms else 1.0)
 
     def drop(self, request: Request) -> bool:
@@ -83,6 +88,7 @@ class PromptReader:
         if self.request is not request:
             return False
         self.request = self._rows = None
+        request.chunk_read = 0.0
         return True
 
     def pick(self, prompts: list[Request]) -> Request:

@@ -105,6 +105,12 @@ class Request:
     error: StrataError | None = None  # why it ended, where finish_reason is error
     timings: Timings = field(default_factory=Timings)
     sequence: int = -1  # row of the page table while running
+    chunk_read: float = 0.0  # tokens' worth of a chunk that is begun and not complete
+
+    @property
+    def progress(self) -> float:
+        """Share of the prompt that is read, 0 to 1."""
+        return min((self.num_computed_tokens + self.chunk_read) / len(self.prompt_token_ids), 1.0)
 
     @property
     def num_tokens(self) -> int:

@@ -1,6 +1,7 @@
 """The runner: writes a step's inputs, replays its programs, and says what was sampled. Everything is fixed at load."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from strata.backends import Backend, Replay
 from strata.engine.ahead import RunAhead
+from strata.engine.chunk_parts import ChunkParts
 from strata.engine.keeper import Keeper
 from strata.engine.plan import Ints, PromptCursor, ScheduledRows, StepOutput, StepPlan
 from strata.engine.pooling import Pooling
@@ -55,6 +57,7 @@ class Runner:
         self._written: Ints | None = None  # decoding sequences that the step inputs name
         self._ahead = RunAhead(self)
         self.watch: Watch | None = None
+        self._parts = ChunkParts(backend)
         self._pooling: dict[int, Pooling] = {}  # by sequence, where a prompt's features are wanted
 
     def run(self, plan: StepPlan) -> StepOutput:
@@ -65,38 +68,64 @@ class Runner:
             self._pooling.pop(started.sequence, None)
             if started.pooling is not None:
                 self._pooling[started.sequence] = started.pooling
-        output = StepOutput(plan)
+        if not plan.reading:
+            self.backend.end_prompts()
+        output = StepOutput(plan, prompt_part=plan.prompt.part if plan.prompt else 0)
+        if not len(plan.decode) or plan.tails:
+            self._read(plan, output)
+            self._read_end(plan, output)
         begin = perf_counter()
-        if plan.prompt is not None:
-            self._read(plan.prompt, output)
-        middle = perf_counter()
         if plan.tails:
             self._compute(plan, output)
-        elif len(plan.decode.sequences):
+            output.decode_ms = (perf_counter() - begin) * 1e3
+        elif len(plan.decode):
             self._decode(plan, output)
-        output.prompt_ms, output.decode_ms = (middle - begin) * 1e3, (perf_counter() - middle) * 1e3
+            output.decode_ms = output.decode_ms or (perf_counter() - begin) * 1e3
+            self._read(plan, output)
+            self._read_end(plan, output)
+        self._parts.settle(output)
         return output
 
-    def _read(self, cursor: PromptCursor, output: StepOutput) -> None:
-        rows, chunk = cursor.rows, self.programs.of("chunk", len(cursor.rows.token_ids))
-        if cursor.part == 0:
-            self.write("chunk", rows)
-            self._write_taps(cursor.taps)
-        part, deadline = cursor.part, perf_counter() + cursor.budget_ms * 1e-3
+    def _read(self, plan: StepPlan, output: StepOutput) -> None:
+        """Starts parts of the plan's chunk, where none is started."""
+        cursor = plan.prompt
+        if cursor is None or output.prompt_part > cursor.part or cursor.rows.sequence in output.faults:
+            return
+        chunk = self.programs.of("chunk", len(cursor.rows.token_ids))
         try:
-            while part < chunk.head and (part == cursor.part or perf_counter() < deadline):
-                chunk.run_part(part)
-                part += 1
-            output.prompt_part = part % chunk.head
-            if part == chunk.head:
-                self.commit({rows.sequence: 0})
-                self.trace(len(rows.token_ids), "chunk")
-                if rows.sequence in self._pooling:
-                    self._pool(chunk, rows, 0)
-                if rows.sampled:
-                    self._head(chunk.head, rows, output)
+            if cursor.part == 0:
+                self._begin_chunk(chunk, cursor)
+            self._parts.start(chunk, cursor, output)
         except FaultError as fault:
-            output.faults[rows.sequence], output.prompt_part = fault, 0
+            output.faults[cursor.rows.sequence], output.prompt_part = fault, 0
+
+    def _begin_chunk(self, chunk: Lowered, cursor: PromptCursor) -> None:
+        self._parts.drain()
+        with suppress(FaultError):
+            chunk.replay.check()  # of a chunk that was given up
+        self.write("chunk", cursor.rows)
+        self._write_taps(cursor.taps)
+
+    def _read_end(self, plan: StepPlan, output: StepOutput) -> None:
+        """What follows a chunk's last layer, when all of them are started: waits for them."""
+        if plan.prompt is None or plan.prompt.rows.sequence in output.faults:
+            return
+        rows = plan.prompt.rows
+        chunk = self.programs.of("chunk", len(rows.token_ids))
+        if output.prompt_part < chunk.head:
+            return
+        output.prompt_part = 0
+        try:
+            chunk.replay.wait()
+            chunk.replay.check()
+            self.commit({rows.sequence: 0})
+            self.trace(len(rows.token_ids), "chunk")
+            if rows.sequence in self._pooling:
+                self._pool(chunk, rows, 0)
+            if rows.sampled:
+                self._head(chunk.head, rows, output)
+        except FaultError as fault:
+            output.faults[rows.sequence] = fault
 
     def _head(self, part: int, rows: ScheduledRows, output: StepOutput) -> None:
         """Logits and the token after a prompt that ends with a chunk."""
@@ -107,19 +136,25 @@ class Runner:
         output.prompt_token_ids[rows.request_id] = int(self._sample(sequences, positions, output)[0])
 
     def _decode(self, plan: StepPlan, output: StepOutput) -> None:
-        """Rows that all decode: sampling follows without a wait; so does the next forward where it can run ahead."""
+        """Rows that all decode: sampling follows without a wait; so does the next forward where it can run ahead, or
+        a prompt's parts."""
         decode = plan.decode
         self._prepare(decode.sequences, decode.positions)
         if self._samples.masked:
             output.faults.update(self._samples.fill_masks(decode.sequences))
+        timer = self._parts.timer(plan)
         try:
             if not self._ahead.taken:
                 self.write_rows(plan).submit()
             self.programs.sampler.submit()
+            self._samples.counted()
             self.commit_one(decode.sequences)
+            timer.stop()
+            self._read(plan, output)
             if plan.prompt is None:  # a chunk has the same logits, and its faults would be mistaken
                 self._ahead.begin(decode)
             self._ahead.wait(self._results, self._step)
+            output.decode_ms = timer.ms
         except FaultError as fault:
             if self._ahead.lost(fault, decode, output):
                 return
@@ -255,6 +290,8 @@ class Runner:
             tokens = self.published()
         except FaultError as fault:
             tokens = self._without_faults(sequences, fault, output)
+        finally:
+            self._samples.counted()
         return self._sampled(sequences, positions, tokens, output)
 
     def _sampled(self, sequences: Ints, positions: Ints, tokens: Ints, output: StepOutput) -> Ints:

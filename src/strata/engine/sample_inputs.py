@@ -9,7 +9,16 @@ from strata.backends import Backend
 from strata.engine.plan import Ints, Logprobs, StartedSequence
 from strata.engine.request import SamplingParams, TokenMask
 from strata.errors import FaultError, StrataError, UsageError
-from strata.ops import SampleBuffers, StepBuffers, count_output, count_prompt, pack_bias, sample_params
+from strata.ops import (
+    MAX_STEP_ROWS,
+    CountBuffers,
+    SampleBuffers,
+    StepBuffers,
+    count_output,
+    count_prompt,
+    pack_bias,
+    sample_params,
+)
 
 MAX_BIASES = 1024  # a sequence
 MAX_TOP_LOGPROBS = 128
@@ -30,7 +39,10 @@ class SampleInputs:
         )
         self._records = np.zeros((max_num_seqs, self.buffers.params.shape[1]), np.uint8)
         self._written: Ints | None = None  # sequences whose records stand in `params`
+        self.counting = CountBuffers.create(MAX_STEP_ROWS)
         self._counted: set[int] = set()
+        self._host_counts = True
+        self._fresh: list[tuple[int, int]] = []  # (sequence, token) that the next sampling is to count
         self._mask_of: dict[int, TokenMask] = {}
         self.num_top: dict[
             int, int
@@ -42,6 +54,10 @@ class SampleInputs:
         self._positions, self._params = backend.array(b.positions), backend.array(b.params)
         self._counts, self._masks = backend.array(b.counts), backend.array(b.masks)
         self._bias_ids, self._bias_values = backend.array(b.bias_ids), backend.array(b.bias_values)
+        self._host_counts = isinstance(self._counts, np.ndarray)
+        if not self._host_counts:
+            self._num, self._slots = backend.array(self.counting.num), backend.array(self.counting.slots)
+            self._tokens = backend.array(self.counting.tokens)
 
     def start(self, started: StartedSequence) -> None:
         """Sets a sequence up: its record, biases, mask, and counts when a penalty needs them."""
@@ -70,6 +86,7 @@ class SampleInputs:
         count_output(counts, started.output_token_ids)
         self._counts[started.sequence] = counts
         self._counted.add(started.sequence)
+        self._fresh = [f for f in self._fresh if f[0] != started.sequence]
 
     def write(self, sequences: Ints, positions: Ints) -> None:
         """Records and positions of the step's sampled rows."""
@@ -78,6 +95,14 @@ class SampleInputs:
             self._params[:n] = self._records[sequences]
             self._written = sequences
         self._positions[:n] = positions
+        if self._fresh:
+            self._num[0] = len(self._fresh)
+            self._slots[: len(self._fresh)], self._tokens[: len(self._fresh)] = zip(*self._fresh, strict=True)
+
+    def counted(self) -> None:
+        """A sampling was started with what `write` left."""
+        if self._fresh:
+            self._fresh, self._num[0] = [], 0
 
     @property
     def masked(self) -> bool:
@@ -102,11 +127,16 @@ class SampleInputs:
         return failed
 
     def commit(self, sequences: Ints, token_ids: Ints) -> None:
-        """Counts the tokens that became output."""
-        if self._counted:
-            for sequence, token in zip(sequences.tolist(), token_ids.tolist(), strict=True):
-                if sequence in self._counted:
-                    self._counts[sequence, token] += 2
+        """Counts the tokens that became output: at once where the host can, else when sampling begins next."""
+        if not self._counted:
+            return
+        pairs = zip(sequences.tolist(), token_ids.tolist(), strict=True)
+        fresh = [pair for pair in pairs if pair[0] in self._counted]
+        if not self._host_counts:
+            self._fresh += fresh
+            return
+        for sequence, token in fresh:
+            self._counts[sequence, token] += 2
 
 
 def log_probabilities(logits: NDArray[Any], token_id: int, count: int) -> Logprobs:

@@ -46,7 +46,7 @@ class SchedulerOptions:
     """`prompt_share`: of the time, while others decode, that reading prompts may take."""
 
     max_num_seqs: int
-    prompt_share: float = 0.4
+    prompt_share: float = 0.6
     limits: QueueLimits = field(default_factory=QueueLimits)
 
 
@@ -108,7 +108,8 @@ class Scheduler:
             self._begin_chunk(decoding)
         if not (decoding or tails or self._reader.busy) and len(self._prompts) > 1:
             self.preempt(self._youngest())  # prompts that hold all memory among them, none finding more
-        return StepPlan(self._batch.rows(), tails, self._reader.cursor(decoding), started)
+        cursor = self._reader.cursor(decoding)
+        return StepPlan(self._batch.rows(), tails, cursor, started, self._reader.busy)
 
     def update(self, output: StepOutput) -> None:
         """Takes in a step's result; requests that end leave."""

@@ -33,7 +33,7 @@ class Sequences:
         match = self._sessions.match(request)
         if match is None:
             return False
-        missing = _pages(request.num_tokens + 1) - sum(node.page >= 0 for node in match.path)
+        missing = _pages(_cells(request)) - sum(node.page >= 0 for node in match.path)
         if not self._sessions.store.make_room(missing + self._promised(), request):
             self._sessions.store.settle(request)
             return False
@@ -46,7 +46,7 @@ class Sequences:
         return True
 
     def _resume(self, request: Request, parked: Checkpoint) -> bool:
-        if not self._sessions.store.make_room(_pages(request.num_tokens + 1) + self._promised()):
+        if not self._sessions.store.make_room(_pages(_cells(request)) + self._promised()):
             return False
         request.sequence = heappop(self._free)
         self._keeper.restore(request.sequence, self._parked.pop(request))
@@ -58,7 +58,9 @@ class Sequences:
     def _promised(self) -> int:
         """Pages that running requests still need for their prompts."""
         held = self._pages.missing
-        return sum(held(r.sequence, len(r.prompt_token_ids) + 1) for r in self._running)
+        return sum(
+            held(r.sequence, len(r.prompt_token_ids) + (r.sampling.max_tokens > 1)) for r in self._running
+        )
 
     def grow(self, request: Request, cells: int) -> bool:
         """As the protocol says."""
@@ -103,6 +105,12 @@ class Sequences:
         heappush(self._free, request.sequence)
         self._running.remove(request)
         request.sequence = -1
+
+
+def _cells(request: Request) -> int:
+    """Of what is known of it, and of the next token, where one follows that."""
+    last = request.sampling.max_tokens - len(request.output_token_ids) <= 1
+    return request.num_tokens + (not last)
 
 
 def _pages(cells: int) -> int:

@@ -201,6 +201,11 @@ class SessionStore:
         if self._disk is not None:
             self._disk.wait_for_room(seconds)
 
+    def abandon(self) -> None:
+        """Ends the writer without what would have to be read from the pool first."""
+        self._unwritten.clear()
+        self.close()
+
     def close(self) -> None:
         """Writes what is to be written, and ends the writer."""
         while self.pending:

@@ -8,14 +8,14 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.backends.base import Arena
+from strata.backends.base import Arena, HostStamp
 from strata.config import EngineOptions
 from strata.engine.programs import Limits
 from strata.engine.runner import Runner
 from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import KVType, StatePool, StateShape
-from strata.memory.plan_sizes import CellBytes, ModelSizes, chunk_rows
+from strata.memory.plan_sizes import CellBytes, ModelSizes, chunk_rows, prompt_rows
 from strata.models import Model
 from strata.models.roles import Role, Roles, roles_of, split_block
 from strata.ops import MAX_STEP_ROWS, PAGE_CELLS, Buffer, Form, Program
@@ -50,6 +50,9 @@ class CountingBackend:
         """Nothing is ever run."""
         raise NotImplementedError
 
+    def prepare(self, begin: int = 0, end: int | None = None) -> None:
+        """Nothing is ever run."""
+
     def submit(self, begin: int = 0, end: int | None = None) -> None:
         """Nothing is ever run."""
         raise NotImplementedError
@@ -60,8 +63,18 @@ class CountingBackend:
     def check(self) -> None:
         """Nothing was reported."""
 
+    def close(self) -> None:
+        """Nothing."""
+
     def feed(self, ids: Buffer, tokens: Buffer) -> None:
         """Nothing is ever run."""
+
+    def stamp(self) -> HostStamp:
+        """Now."""
+        return HostStamp()
+
+    def end_prompts(self) -> None:
+        """Nothing is held for prompts."""
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """An array of the buffer's shape over a single value."""
@@ -73,7 +86,7 @@ def model_sizes(
     file: ModelFile, model: Model, options: EngineOptions, context: int, draft: ModelFile | None = None
 ) -> ModelSizes:
     """Sizes for steps and prompts of up to `context` tokens; no weight is touched."""
-    rows = chunk_rows(options.prefill, context)
+    rows = chunk_rows(prompt_rows(options), context)
     counted, state = _count(model, context, options.max_num_seqs, rows)
     own = {*state.paged(), *state.recurrent()}
     weights = _weights(file, draft)

@@ -1,7 +1,7 @@
 """From options to tiers: which weights leave the file's map, and the backend that works with them."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 from strata import _native, hw
 from strata.backends import Backend, ReferenceBackend
@@ -16,10 +16,20 @@ from strata.memory import Placement
 from strata.memory.expert_store import ExpertStore, Progress, StoreOptions, expert_layers
 from strata.memory.file_places import Copies
 from strata.memory.ngram_store import NgramMode, NgramOptions, ngram_tables, open_table
+from strata.memory.plan_sizes import ROW_CACHE
 from strata.models import Model
+from strata.ops import Weight
 
 Kind = Literal["cpu", "sim", "cuda", "reference", "contract"]
 _GIB = 2**30
+
+
+@runtime_checkable
+class AsksForRows(Protocol):
+    """A backend whose steps ask for rows of n-gram tables."""
+
+    def ask_for_rows(self, stores: Mapping[Weight, _native.NgramStore]) -> None:
+        """Rows of these tables come from their stores."""
 
 
 def backend_kind(options: EngineOptions) -> Kind:
@@ -51,14 +61,14 @@ def open_experts(
 
 
 def open_tiers(
-    model: Model, files: Sequence[ModelFile], experts: ExpertStore | None, options: EngineOptions
+    model: Model, files: Sequence[ModelFile], experts: ExpertStore | None, options: EngineOptions, kind: Kind
 ) -> Tiers | None:
-    """What leaves the map; None: nothing does."""
-    mode = _table_mode(options, experts)
+    """What leaves the map for a backend of that kind; None: nothing does."""
+    tables = tuple(ngram_tables(model))
+    mode = _table_mode(options, kind, experts, sum(table.nbytes for table in tables))
     if experts is None and mode is None:
         return None
     counters = experts.counters if experts is not None else _native.TierCounters()
-    tables = ngram_tables(model) if mode is not None else ()
     stores = {
         table: open_table(table, files, NgramOptions(mode), counters) for table in tables if mode is not None
     }
@@ -107,10 +117,15 @@ def _sim(options: EngineOptions, tiers: Tiers | None, slots: tuple[int, ...], th
     return SimBackend(device, options.isa, tiers, sim)
 
 
-def _table_mode(options: EngineOptions, experts: ExpertStore | None) -> NgramMode | None:
+def _table_mode(
+    options: EngineOptions, kind: Kind, experts: ExpertStore | None, table_bytes: int
+) -> NgramMode | None:
     """None: kernels read the table through the file's map."""
-    if backend_kind(options) not in ("cpu", "sim"):
+    mode = options.ngram_table
+    if kind not in ("cpu", "sim", "cuda"):
         return None
-    if options.ngram_table == "auto":
-        return None if experts is None else "direct"
-    return options.ngram_table  # type: ignore[return-value]  # config checks it
+    if mode != "auto":
+        return mode  # type: ignore[return-value]  # config checks it
+    if kind == "cuda":
+        return "ram" if table_bytes <= ROW_CACHE else "direct"
+    return None if experts is None else "direct"

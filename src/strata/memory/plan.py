@@ -12,6 +12,7 @@ from strata.hw.machine import Gpu, Machine
 from strata.memory.kv import KVType
 from strata.memory.plan_nearest import largest_pool, longest_context, nearest_setting
 from strata.memory.plan_place import Placement, place
+from strata.memory.plan_prompts import LEAST, with_chunk
 from strata.memory.plan_sizes import Choice, ModelSizes, PlanOptions
 from strata.ops import PAGE_CELLS
 
@@ -25,6 +26,10 @@ def plan(model: ModelSizes, machine: Machine, options: PlanOptions) -> Placement
 
     A context and a format that nobody asked for are chosen so that they fit.
     """
+    return with_chunk(_plan(model, machine, options), model, machine, options)
+
+
+def _plan(model: ModelSizes, machine: Machine, options: PlanOptions) -> Placement:
     choices = _choices(model, machine, options)
     failures = []
     for choice in choices:
@@ -70,10 +75,11 @@ def _choices(model: ModelSizes, machine: Machine, options: PlanOptions) -> list[
     context = options.max_context or model.max_context
     cells = -(-context // PAGE_CELLS) * PAGE_CELLS * options.max_num_seqs
     gpu = machine.gpus[0] if machine.gpus else None
+    prefill = min(options.prefill, LEAST) if options.prefill_auto else options.prefill
     made = []
     for kv in _formats(model, gpu, options, cells):
         for resident in _residents(model, gpu, options, cells, kv):
-            made.append(Choice(context, options.max_num_seqs, kv, resident, options.prefill))
+            made.append(Choice(context, options.max_num_seqs, kv, resident, prefill))
     return made
 
 

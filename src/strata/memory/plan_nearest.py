@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from strata.errors import MemoryLimitError
 from strata.hw.machine import GIB, Machine
+from strata.memory.plan_parts import own_prompt_bytes
 from strata.memory.plan_place import Placement, place
 from strata.memory.plan_sizes import Choice, ModelSizes, PlanOptions
 from strata.ops import PAGE_CELLS
@@ -107,6 +108,10 @@ def _larger_machine(model: ModelSizes, machine: Machine, options: PlanOptions, c
     needed = []
     if found.vram is not None and _try(model, roomy_ram, options, choice) is None:
         fixed = found.vram.used - found.slots.nbytes + found.lent + found.vram.reserve
+        if (
+            found.slots.count == model.num_routed_experts
+        ):  # a smaller one has some of them, and streams the rest
+            fixed += own_prompt_bytes(model, choice)
         explicit = found.slots.nbytes if options.expert_slots is not None else 0
         needed.append(f"{-(-10 * (fixed + explicit) // GIB) / 10} GiB of free VRAM")
     if _try(model, replace(machine, gpus=gpus), options, choice) is None:

@@ -75,6 +75,28 @@ def staging_places(model: ModelSizes) -> int:
     return min(model.num_experts, MAX_STEP_ROWS * model.experts_per_token) + GUESSED_PLACES
 
 
+def prompt_places(model: ModelSizes, rows: int) -> int:
+    """Places of the ring of prompt chunks: all experts of a layer, which it may lack, and of the next one a quarter."""
+    return model.num_experts * 5 // 4 if rows else 0
+
+
+OWN_PROMPT_ROWS = (
+    256  # of chunks whose buffers the expert cache does not lend: it stays as it is for short prompts
+)
+
+
+def prompt_ring(model: ModelSizes, rows: int) -> int:
+    """Its bytes."""
+    return prompt_places(model, rows) * aligned(max(model.expert_bytes, default=0))
+
+
+def own_prompt_bytes(model: ModelSizes, choice: Choice) -> int:
+    """What prompts keep where not every expert has a slot: the ring, and buffers of short prompts."""
+    if not model.num_routed_experts:
+        return 0
+    return prompt_ring(model, choice.prefill) + model.prompt_arena(min(choice.prefill, OWN_PROMPT_ROWS))
+
+
 def vram_parts(model: ModelSizes, choice: Choice) -> tuple[list[Part], int]:
     """What lies in VRAM besides experts, and the bytes of a prompt's buffers beyond a step's."""
     cell = model.cell(choice.kv)
@@ -92,13 +114,15 @@ def vram_parts(model: ModelSizes, choice: Choice) -> tuple[list[Part], int]:
     return parts, model.prompt_arena(choice.prefill)
 
 
-def ram_parts(model: ModelSizes, machine: Machine, choice: Choice, on_gpu: bool) -> list[Part]:
+def ram_parts(
+    model: ModelSizes, machine: Machine, choice: Choice, on_gpu: bool, ngram_in_ram: bool
+) -> list[Part]:
     """What lies in RAM besides experts."""
     cell = model.cell(choice.kv)
     common = [
         Part("base", model.base),
         Part("embedding", model.embedding, pinned=True),
-        Part("n-gram rows", min(model.ngram, ROW_CACHE), pinned=True),
+        Part("n-gram rows", model.ngram if ngram_in_ram else min(model.ngram, ROW_CACHE), pinned=True),
         Part("thread scratch", model.thread * machine.threads),
     ]
     if on_gpu:

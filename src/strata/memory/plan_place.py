@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from strata.errors import MemoryLimitError
 from strata.hw.machine import Gpu, Machine
-from strata.memory.plan_parts import Tier, fill, ram_parts, vram_parts
+from strata.memory.plan_parts import Tier, fill, own_prompt_bytes, ram_parts, vram_parts
 from strata.memory.plan_sizes import GIB, Choice, ModelSizes, PlanOptions
 from strata.memory.slots import ExpertSlots, all_slots, count_slots, fill_slots
 
@@ -23,6 +23,7 @@ class Placement:
     lent: int  # of the expert cache, to a prompt while it is read
     pinned: int  # of RAM, to be page-locked
     notes: tuple[str, ...] = ()
+    offloaded: int = 0  # layers, the first ones, that the CPU computes beside the GPU
 
 
 def place(model: ModelSizes, machine: Machine, options: PlanOptions, choice: Choice) -> Placement:
@@ -45,17 +46,28 @@ def _vram(model: ModelSizes, gpu: Gpu, options: PlanOptions, choice: Choice) -> 
     parts, prompt = vram_parts(model, choice)
     left = gpu.free - options.vram_reserve - sum(p.nbytes for p in parts)
     classes = model.expert_classes()
-    if options.expert_slots is None:
-        slots = fill_slots(classes, max(left, 0))
+    count = options.expert_slots
+    every = (count is None or count >= model.num_routed_experts) and all_slots(
+        classes
+    ).nbytes + prompt <= left
+
+    def slots(own: int) -> ExpertSlots:
+        return fill_slots(classes, max(left - own, 0)) if count is None else count_slots(classes, count)
+
+    if every or not model.num_routed_experts:
+        own, lent = prompt, 0
     else:
-        slots = count_slots(classes, options.expert_slots)
-    own = max(prompt - slots.nbytes, 0)  # what the cache cannot lend
-    return fill("VRAM", gpu.free, options.vram_reserve, parts, own, slots.nbytes), slots, prompt - own
+        own, lent = own_prompt_bytes(model, choice), prompt
+        if slots(own).nbytes < lent:  # more than the cache could lend
+            own, lent = own + prompt, 0
+    found = slots(own)
+    return fill("VRAM", gpu.free, options.vram_reserve, parts, own, found.nbytes), found, lent
 
 
 def _ram(model: ModelSizes, machine: Machine, options: PlanOptions, choice: Choice) -> tuple[Tier, int, int]:
     """The tier, and the bytes of experts in RAM and on the SSD."""
-    parts, capacity = ram_parts(model, machine, choice, on_gpu=bool(machine.gpus)), machine.ram_capacity
+    parts = ram_parts(model, machine, choice, bool(machine.gpus), options.ngram_in_ram)
+    capacity = machine.ram_capacity
     reserve = options.ram_reserve(capacity)
     every = all_slots(model.expert_classes()).nbytes
     least = min(model.least_ram_experts(), every)

@@ -15,6 +15,7 @@ BASE_BYTES = 112 * MIB  # Python, NumPy, the extension, the server: 101 MB measu
 TOKEN_BYTES = 512  # of tokenizer a vocabulary entry: 235 to 430 measured
 LAYER_BYTES = MIB  # op records of all row buckets
 RAM_RESERVE = 2 * GIB  # at most; a tenth of small machines
+MOST_ROWS = 16384  # of a prompt chunk, where nobody says otherwise
 ROW_CACHE = 256 * MIB  # of n-gram rows, where the table is larger
 
 
@@ -126,10 +127,13 @@ class PlanOptions:
     max_num_seqs: int = 1
     kv: KVType | Literal["auto"] = "auto"
     kv_resident: int = 0  # cells; 0: chosen
-    prefill: int = 512
+    prefill: int = 512  # rows of a prompt chunk; with `prefill_auto` the most
+    prefill_auto: bool = False
+    link_rate: float = 0.0  # bytes a second between RAM and VRAM; 0: not known
     vram_reserve: int = 700 * MIB
     expert_slots: int | None = None  # None: as many as fit
     ram_budget: int | None = None  # of experts in RAM; None: as many as fit
+    ngram_in_ram: bool = False  # the whole table; else as many rows as are kept
 
     @classmethod
     def of(cls, options: EngineOptions) -> Self:
@@ -142,10 +146,13 @@ class PlanOptions:
             max_num_seqs=options.max_num_seqs,
             kv=options.kv,  # type: ignore[arg-type]  # config checks it
             kv_resident=options.kv_resident,
-            prefill=options.prefill,
+            prefill=prompt_rows(options),
+            prefill_auto=str(options.prefill).startswith("auto"),
+            link_rate=options.link_limit_gbps * 1e9,
             vram_reserve=int(options.vram_reserve_mib * MIB),
             expert_slots=None if slots == "auto" else int(slots),
             ram_budget=int(options.ram_budget_gib * GIB) if options.ram_budget_gib else None,
+            ngram_in_ram=options.ngram_table == "ram",
         )
 
     def ram_reserve(self, capacity: int) -> int:
@@ -153,9 +160,15 @@ class PlanOptions:
         return min(RAM_RESERVE, capacity // 10)
 
 
+def prompt_rows(options: EngineOptions) -> int:
+    """Rows of a prompt chunk at most, as the options say: auto, auto:MAX, N."""
+    given = str(options.prefill).removeprefix("auto").removeprefix(":")
+    return int(given) if given else MOST_ROWS
+
+
 def chunk_rows(prefill: int, context: int) -> int:
     """Rows of the chunk program: never more than a context has, whole pages."""
     return min(prefill, -(-context // PAGE_CELLS) * PAGE_CELLS) // PAGE_CELLS * PAGE_CELLS
 
 
-__all__ = ["MAX_STEP_ROWS", "CellBytes", "Choice", "ModelSizes", "PlanOptions", "chunk_rows"]
+__all__ = ["MAX_STEP_ROWS", "CellBytes", "Choice", "ModelSizes", "PlanOptions", "chunk_rows", "prompt_rows"]

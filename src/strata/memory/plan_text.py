@@ -66,6 +66,7 @@ def to_json(placement: Placement) -> dict[str, Any]:
         },
         "experts_in_ram": placement.experts_in_ram,
         "experts_on_ssd": placement.experts_on_ssd,
+        "offloaded_layers": placement.offloaded,
         "lent": placement.lent,
         "pinned": placement.pinned,
         "notes": list(placement.notes),

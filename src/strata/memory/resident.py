@@ -1,6 +1,6 @@
 """Resident groups of KV cells: their buffers beside the whole pools, and what is forgotten when a host writes pages."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,12 +27,26 @@ def with_residents(pool: KVPool, sparse_layers: int, group: int, resident: Resid
     if resident is None or not sparse_layers:
         return pool
     made = (
-        replace(layer, resident=_resident(i, layer, pool.num_pages, group, resident))
-        if i < sparse_layers
-        else layer
+        _spilled(i, layer, pool.num_pages, group, resident) if i < sparse_layers else layer
         for i, layer in enumerate(pool.layers)
     )
     return replace(pool, layers=tuple(made))
+
+
+def _spilled(i: int, layer: LayerKV, num_pages: int, group: int, resident: Residency) -> LayerKV:
+    """The layer with its pools in RAM and slots beside them."""
+
+    def moved(pool: Buffer | None) -> Buffer | None:
+        return None if pool is None else replace(pool, in_ram=True)
+
+    return replace(
+        layer,
+        k=replace(layer.k, in_ram=True),
+        v=replace(layer.v, in_ram=True),
+        k_scales=moved(layer.k_scales),
+        v_scales=moved(layer.v_scales),
+        resident=_resident(i, layer, num_pages, group, resident),
+    )
 
 
 def _resident(i: int, layer: LayerKV, num_pages: int, group: int, resident: Residency) -> ResidentKV:
@@ -53,7 +67,7 @@ def _resident(i: int, layer: LayerKV, num_pages: int, group: int, resident: Resi
         beside("v_resident_scales", layer.v_scales),
         Buffer(f"kv_table.{i}", (groups,), "i32", "state"),
         Buffer(f"kv_clock.{i}", (HEAD + 3 * slots,), "i32", "state"),
-        Buffer(f"kv_counts.{i}", (len(COUNTERS),), "u64", "state"),
+        Buffer(f"kv_counts.{i}", (len(COUNTERS),), "u64", "polled"),
         resident.link_ns_per_byte,
     )
 
@@ -63,16 +77,20 @@ def residents(pool: KVPool) -> list[ResidentKV]:
     return [layer.resident for layer in pool.layers if layer.resident is not None]
 
 
-def forget_pages(pool: KVPool, array: Callable[[Buffer], NDArray[Any]], pages: Iterable[int]) -> None:
+def forget_pages(pool: KVPool, array: Callable[[Buffer], NDArray[Any]], pages: Collection[int]) -> None:
     """Makes pages that a host has written absent, so that they are fetched again."""
-    for r in residents(pool):
+    for r in residents(pool) if pages else ():
         table, clock = array(r.table), array(r.clock)
-        per_page = len(table) // pool.num_pages
-        for page in pages:
-            part = table[page * per_page : (page + 1) * per_page]
-            held = part[part > 0] - 1
-            clock[HEAD + held] = 0  # the owners' slots are free
-            part[:] = 0
+        entries, per_page = np.array(table[:]), r.table.shape[0] // pool.num_pages
+        places = (np.array(list(pages), np.int64)[:, None] * per_page + np.arange(per_page)).reshape(-1)
+        held = entries[places]
+        if not held.any():
+            continue
+        entries[places] = 0
+        table[:] = entries
+        owners = np.array(clock[:])
+        owners[HEAD + held[held > 0] - 1] = 0  # the owners' slots are free
+        clock[:] = owners
 
 
 def read_kv_counts(pool: KVPool, array: Callable[[Buffer], NDArray[Any]]) -> dict[str, int]:

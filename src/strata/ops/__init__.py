@@ -6,6 +6,7 @@ from strata.ops.builder import Builder
 from strata.ops.combine import combine, gated_add
 from strata.ops.conv import causal_conv
 from strata.ops.copy_rows import concat, copy_columns, copy_rows
+from strata.ops.count_tokens import CountBuffers, count_tokens
 from strata.ops.delta_inputs import delta_gates, packed_delta_gates, unit_heads
 from strata.ops.delta_rule import DeltaState, delta_rule, delta_settle
 from strata.ops.elementwise import add, add_bias, gelu_mul, scale, silu_mul
@@ -43,6 +44,7 @@ __all__ = [
     "RING_ROWS",
     "Buffer",
     "Builder",
+    "CountBuffers",
     "DType",
     "DeltaState",
     "ExpertWeights",
@@ -70,6 +72,7 @@ __all__ = [
     "copy_rows",
     "count_output",
     "count_prompt",
+    "count_tokens",
     "delta_gates",
     "delta_rule",
     "delta_settle",

@@ -26,8 +26,8 @@ class Buffer:
     """Memory with a shape and a role; identity is the object.
 
     `input`: the engine writes it before a replay. `state`: lives across steps (KV pools). `constant`: `data` says.
-    `output`: read after a replay. `polled`: an output that the host may read while a device works. `scratch`: has a
-    place in the arena only while the program needs it.
+    `output`: read after a replay. `polled`: memory that the host may look at, or write,
+    while a device works. `scratch`: has a place in the arena only while the program needs it.
     A `q8` buffer [rows, k] is three planes: codes int8 [rows, k], scales f32 [rows, k/32], sums int16 [rows, k/16].
     """
 
@@ -37,6 +37,7 @@ class Buffer:
     role: Role = "scratch"
     data: NDArray[np.generic] | None = None
     live: "Buffer | None" = None  # i32 [1]: how many of the rows (first dimension) a step uses
+    in_ram: bool = False  # of `state`: a device keeps it in page-locked RAM and works on it there
 
     @property
     def nbytes(self) -> int:

@@ -67,6 +67,7 @@ class KvStore(Op):
     v_pool: Buffer
     k_scales: Buffer | None
     v_scales: Buffer | None
+    resident: ResidentKV | None = None  # devices refresh a resident group here, others in kv_fetch
 
     def run_float(self, at: Arrays) -> None:
         n = at.count(self.k)
@@ -88,7 +89,7 @@ def kv_store(b: Builder, k: Buffer, v: Buffer, kv: LayerKV) -> None:
     s = b.steps
     pools = (kv.k, kv.v, kv.k_scales, kv.v_scales)
     k, v = rotated(b, k, kv.k), rotated(b, v, kv.v)
-    b.emit(KvStore(s.positions, s.sequences, s.page_table, k, v, *pools))
+    b.emit(KvStore(s.positions, s.sequences, s.page_table, k, v, *pools, kv.resident))
 
 
 def quantize_cells(rows: Any, groups: int) -> tuple[Any, Any]:

@@ -37,12 +37,16 @@ class LinearQ(Op):
 
 @dataclass(frozen=True, eq=False)
 class LinearF(Op):
-    """Product with an F32, F16 or BF16 weight: 32 lanes over k, then the tree."""
+    """Product with an F32, F16 or BF16 weight: 32 lanes over k, then the tree.
+
+    `chunk`: of a prompt's rows; a device may take them by matrix units, to NRMSE 2e-5; a row's bits are its own.
+    """
 
     kind: ClassVar[str] = "linear_f"
     x: Buffer  # f32 [rows, k]
     weight: Weight  # [n, k]
     out: Buffer  # f32 [rows, n]
+    chunk: bool = False
 
     def run_float(self, at: Arrays) -> None:
         at.live(self.out)[:] = at.live(self.x) @ at.decoded(self.weight).T
@@ -59,7 +63,8 @@ def linear(b: Builder, x: Buffer, weight: Weight, out: Buffer | None = None) -> 
     if out is None:
         out = b.rows(n, weight.name.removesuffix(".weight"), like=x)
     expect_width(out, n)
-    b.emit(LinearF(x, weight, out) if weight.is_float else LinearQ(quantized(b, x), weight, out))
+    chunk = b.form == "chunk"
+    b.emit(LinearF(x, weight, out, chunk) if weight.is_float else LinearQ(quantized(b, x), weight, out))
     return out
 
 

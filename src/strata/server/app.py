@@ -42,7 +42,9 @@ def create_app(
     options = options or ServerOptions()
     access = Access.of(options, keys)
     service = Service.of(EngineThread(engine, reload, options.idle_unload), model_id, options)
-    app = FastAPI(title="Strata", version=__version__, lifespan=_lifespan(service, on_ready))
+    # pages about the API would load scripts from elsewhere; the document itself is there
+    started = _lifespan(service, on_ready)
+    app = FastAPI(title="Strata", version=__version__, lifespan=started, docs_url=None, redoc_url=None)
     app.state.service = service
     app.state.settings = tuple(settings) or (options,)
     app.state.responses = ResponseStore()
@@ -86,9 +88,13 @@ def _lifespan(
 
 @probes.get("/health")
 async def health(request: Request) -> JSONResponse:
-    """200 while requests can be served."""
-    alive = request.app.state.service.engine.alive
-    return JSONResponse({"status": "ok" if alive else "failed"}, 200 if alive else 503)
+    """200 while requests can be served, as far as is known."""
+    engine = request.app.state.service.engine
+    if engine.alive:
+        return JSONResponse({"status": "ok"})
+    return JSONResponse(
+        {"status": "failed", **({"error": str(engine.trouble)} if engine.trouble else {})}, 503
+    )
 
 
 @probes.get("/metrics", response_class=PlainTextResponse)

@@ -1,6 +1,8 @@
 """The one thread that owns the engine. Others send it messages and get messages back; nothing else is shared."""
 
 import asyncio
+import contextlib
+import gc
 import logging
 import queue
 import threading
@@ -8,8 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from strata import hw
 from strata.engine import Engine, QueuePlace, Request, Status
-from strata.errors import FaultError, StrataError, UsageError
+from strata.errors import DeviceError, FaultError, StrataError, UsageError
 from strata.server.ticket import Event, Submission, Ticket, admit, deliver, event_of, send
 
 log = logging.getLogger(__name__)
@@ -17,13 +20,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _ASK_SECONDS = 0.1
+_LOAD_AGAIN = 30.0  # seconds after a device failed and the model could not be loaded again
 
 
 class EngineThread:
     """Runs steps while there is work and sleeps when there is none.
 
     With `reload` and `idle_seconds`, an engine that had nothing to do for so long is dropped, with its memory, and made
-    anew when somebody asks.
+    anew when somebody asks. So is one whose device failed, after its requests have ended with the error.
     """
 
     def __init__(self, engine: Engine, reload: Callable[[], Engine] | None = None, idle_seconds: float = 0.0):
@@ -37,6 +41,8 @@ class EngineThread:
         self._tickets: list[Ticket] = []
         self._new: set[Ticket] = set()  # on their way into the engine
         self._refusal: StrataError | None = None  # why no more requests are taken
+        self.trouble: StrataError | None = None  # why there is no engine where there should be one
+        self._load_at = 0.0  # time.monotonic() of the next try, where there is trouble
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     @property
@@ -45,7 +51,14 @@ class EngineThread:
         if self._engine is None:
             assert self._reload is not None
             log.info("loading the model again")
-            self._engine = self._reload()
+            self._load_at = time.monotonic() + _LOAD_AGAIN
+            try:
+                self._engine = self._reload()
+            except StrataError as error:
+                self.trouble = error
+                log.error("the model cannot be loaded: %s", error)
+                raise
+            self.trouble, self._worked = None, time.monotonic()
         return self._engine
 
     @property
@@ -77,8 +90,8 @@ class EngineThread:
 
     @property
     def alive(self) -> bool:
-        """Whether requests can be served."""
-        return self._thread.is_alive() and self._refusal is None
+        """Whether requests can be served, as far as is known."""
+        return self._thread.is_alive() and self._refusal is None and self.trouble is None
 
     def start(self) -> None:
         """Starts the thread."""
@@ -151,32 +164,75 @@ class EngineThread:
                 send(ticket, refusal)
 
     def _run(self) -> None:
-        while self._take_messages():
-            self.step_began = time.monotonic()
-            try:
-                output = self.engine.step()
-                self.num_steps += 1
-                self.prompt_seconds += output.prompt_ms * 1e-3
-                self.decode_seconds += output.decode_ms * 1e-3
-            except FaultError as fault:
-                log.error("step failed: %s", fault)
-                self._end_all(fault)
-            except Exception:
-                log.exception("the engine thread met an error that it does not know")
-                self._end_all(FaultError("the engine failed; the server's log says why"))
-            finally:
-                self.step_began, self._worked = None, time.monotonic()
-            self._tell()
+        while self._safely(self._turn):
+            pass
         self._refusal = FaultError("the server is stopping")
         while not self._inbox.empty():
             self._inbox.get()()
-        self._end_all(self._refusal)
-        self._close()
+        self._safely(lambda: self._end_all(FaultError("the server is stopping")))
+        self._safely(self._close)
+
+    def _turn(self) -> bool:
+        """Messages, then a step; False when told to stop."""
+        if not self._take_messages():
+            return False
+        self.step_began = time.monotonic()
+        try:
+            output = self.engine.step()
+        finally:
+            self.step_began, self._worked = None, time.monotonic()
+        self.num_steps += 1
+        self.prompt_seconds += output.prompt_ms * 1e-3
+        self.decode_seconds += output.decode_ms * 1e-3
+        self._tell()
+        return True
+
+    def _safely(self, work: Callable[[], bool | None]) -> bool:
+        """The result of some work (nothing counts as True); an error ends the open requests, and the engine where its
+        device failed or it cannot even let them go."""
+        try:
+            return work() is not False
+        except DeviceError as error:
+            log.error("the device failed: %s", error)
+            self._lose(error)
+        except Exception as error:
+            fault = (
+                error
+                if isinstance(error, FaultError)
+                else FaultError("the engine failed; the server's log says why")
+            )
+            log.error("step failed: %s", fault, exc_info=None if fault is error else error)
+            try:
+                self._end_all(fault)
+            except Exception:
+                log.exception("the engine could not end its requests")
+                self._lose(fault)
+        return True
+
+    def _lose(self, error: StrataError) -> None:
+        """The engine is given up; open requests end with the error. The model is loaded again, at once or by and by."""
+        for ticket in self._tickets:
+            send(ticket, error)
+        self._tickets.clear()
+        engine, self._engine = self._engine, None
+        try:
+            if engine is not None:
+                engine.abandon()
+        except Exception:
+            log.exception("what was left of the engine could not be given back")
+        del engine
+        _collect()
+        if self._reload is None:
+            self._refusal = error
+        else:
+            self.trouble, self._load_at = error, 0.0
 
     def _close(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+        del engine
+        _collect()
 
     def _take_messages(self) -> bool:
         """Handles all messages, waiting for one when there is nothing to do; False when told to stop."""
@@ -184,15 +240,25 @@ class EngineThread:
             try:
                 handle = self._inbox.get(timeout=self._patience())
             except queue.Empty:
-                log.info("nothing was asked for %g s: the model leaves memory", self._idle_seconds)
-                self._close()
+                if self._engine is None:
+                    self._try_to_load()
+                else:
+                    log.info("nothing was asked for %g s: the model leaves memory", self._idle_seconds)
+                    self._close()
                 continue
             if not handle():
                 return False
         return True
 
+    def _try_to_load(self) -> None:
+        with contextlib.suppress(StrataError):
+            _ = self.engine
+
     def _patience(self) -> float | None:
-        """Seconds to wait for a message before the model leaves memory; None: for ever. To ask is not to work."""
+        """Seconds to wait for a message before the model leaves memory, or is loaded again after a failure; None: for
+        ever. To ask is not to work."""
+        if self._engine is None and self.trouble is not None and self._reload is not None:
+            return max(self._load_at - time.monotonic(), 0.0)
         if self._engine is None or not self._idle_seconds:
             return None
         return max(self._worked + self._idle_seconds - time.monotonic(), 0.0)
@@ -246,8 +312,15 @@ class EngineThread:
             deliver(loop, batch)
 
     def _end_all(self, error: StrataError) -> None:
-        for ticket in self._tickets:
+        tickets, self._tickets = self._tickets, []
+        for ticket in tickets:
+            send(ticket, error)
+        for ticket in tickets:
             if ticket.request is not None:
                 self.engine.abort(ticket.request)
-            send(ticket, error)
-        self._tickets.clear()
+
+
+def _collect() -> None:
+    """Gives the memory of an engine back, whose parts know one another."""
+    gc.collect()
+    hw.give_back()

@@ -9,7 +9,15 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from strata.errors import BusyError, ContextLengthError, FaultError, ModelFileError, StrataError
+from strata.errors import (
+    BusyError,
+    ContextLengthError,
+    DeviceError,
+    FaultError,
+    MemoryLimitError,
+    ModelFileError,
+    StrataError,
+)
 from strata.server.request_log import log_refusal
 
 ANTHROPIC_PATH = "/v1/messages"
@@ -54,6 +62,8 @@ def strata_status(error: StrataError) -> tuple[int, str | None]:
     """Status and code of our own errors."""
     if isinstance(error, BusyError):
         return 429, None
+    if isinstance(error, DeviceError | MemoryLimitError):
+        return 503, None
     if isinstance(error, FaultError | ModelFileError):
         return 500, None
     return 400, "context_length_exceeded" if isinstance(error, ContextLengthError) else None
@@ -80,7 +90,7 @@ async def on_strata_error(request: Request, error: Exception) -> JSONResponse:
     """Handler for StrataError."""
     assert isinstance(error, StrataError)
     status, code = strata_status(error)
-    headers = {"Retry-After": "1"} if status == 429 else None
+    headers = {"Retry-After": "1" if status == 429 else "30"} if status in (429, 503) else None
     return _answer(request, status, str(error), code=code, headers=headers)
 
 
@@ -93,6 +103,8 @@ async def on_invalid(request: Request, error: Exception) -> JSONResponse:
         return _answer(request, 400, "the body is not valid JSON")
     param = ".".join(where) or None
     message = str(first["msg"]).removeprefix("Value error, ")
+    if not where and "json" not in request.headers.get("content-type", "") and request.method == "POST":
+        message = "the body must be JSON, sent with 'Content-Type: application/json'"
     return _answer(request, 400, f"{param}: {message}" if param else message, param)
 
 

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from fastapi import Request
@@ -40,6 +41,7 @@ class Service:
     embedding_width: int
     pooling: PoolingMode
     metrics: Metrics
+    tier_counts: dict[str, int]  # as of the last look
     created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
@@ -50,8 +52,9 @@ class Service:
         tokenizer = Tokenizer.from_metadata(metadata)
         template = ChatTemplate.from_metadata(metadata) if CHAT_TEMPLATE_KEY in metadata else None
         preparer = Preparer(tokenizer, template, vocab)
-        metrics = Metrics(model_id)
+        metrics, tier_counts = Metrics(model_id), dict[str, int]()
         _watch_engine(metrics, engine)
+        metrics.registry.register(TierCollector(lambda: tier_counts, loaded.placement))
         return cls(
             engine,
             tokenizer,
@@ -63,6 +66,7 @@ class Service:
             loaded.embedding_width,
             pooling_mode(loaded.model_file),
             metrics,
+            tier_counts,
         )
 
     @property
@@ -86,6 +90,21 @@ class Service:
             )
         return room
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Bytes of the longest token."""
+        return max(len(self.tokenizer.token_bytes(i)) for i in range(self.tokenizer.vocab_size))
+
+    def fits(self, characters: int) -> None:
+        """ContextLengthError for a text that is too long whatever its tokens are, before time is spent on it."""
+        if characters < self.max_model_len:
+            return
+        least, most = characters // self.longest_token, self.max_model_len
+        if least >= most:
+            raise ContextLengthError(
+                f"the prompt has {characters} characters, at least {least} tokens; the context holds {most}"
+            )
+
     def wishes(self, body: Any, request: Request, logprobs: int | None = None) -> Wishes:
         """Of a body with the fields of `Sampling`."""
         limit = body.repetition_limit
@@ -100,6 +119,8 @@ class Service:
 
     async def chat_call(self, conversation: Conversation, wishes: Wishes) -> Call:
         """A conversation as a call; rendered and encoded beside the event loop, for either may take a while."""
+        contents = (message.get("content") for message in conversation.messages)
+        self.fits(sum(len(text) for text in contents if isinstance(text, str)))
         ready = await asyncio.to_thread(self.preparer.prepare, conversation)
         self.room(ready.prompt.token_ids)
         return Call(ready.prompt.token_ids, wishes, ready.parser, ready.mask, ready.cache_points)
@@ -113,10 +134,19 @@ class Service:
             for index in range(call.wishes.n)
         ]
 
+    async def look(self) -> None:
+        """Asks for what only the engine's thread may look at; values stay where a step keeps it from telling soon, or
+        the model is not in memory."""
+        found = await self.engine.ask_soon(lambda e: (e.num_free_pages / e.num_pages, e.tier_counts()), None)
+        if found is not None:
+            self.metrics.kv_usage.set(1 - found[0])
+            self.tier_counts.update(found[1])
+        elif not self.engine.loaded:
+            self.metrics.kv_usage.set(0)
+
     async def measured(self) -> bytes:
-        """The metrics, with what only the engine's thread may look at."""
-        usage = await self.engine.ask_soon(lambda e: 1 - e.num_free_pages / e.num_pages, 0.0)
-        self.metrics.kv_usage.set(usage)
+        """The metrics."""
+        await self.look()
         return self.metrics.render()
 
     async def started(self, generations: Sequence[Generation]) -> None:
@@ -146,10 +176,6 @@ def _watch_engine(metrics: Metrics, engine: EngineThread) -> None:
     parts = {"prompt": lambda: engine.prompt_seconds, "decode": lambda: engine.decode_seconds}
     metrics.own("step_seconds", "Time of steps, by what it went to.", parts, "part")
     loaded = {"": lambda: float(engine.loaded)}
-    placement = engine.engine.placement
-    metrics.registry.register(
-        TierCollector(lambda: engine.engine.tier_counts() if engine.loaded else {}, placement)
-    )
     metrics.own("model_loaded", "Whether the model is in memory.", loaded)
 
 

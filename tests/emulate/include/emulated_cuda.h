@@ -73,6 +73,7 @@ EMULATED_VECTORS(unsigned char, uchar, 1)
 template <class T> inline T __ldg(const T* p) { return *p; }
 template <class T> inline T __ldcg(const T* p) { return *p; }
 template <class T> inline T __ldcs(const T* p) { return *p; }
+template <class T> inline T __ldcv(const T* p) { return *static_cast<const volatile T*>(p); }
 template <class T> inline void __stcg(T* p, T v) { *p = v; }
 template <class T> inline void __stcs(T* p, T v) { *p = v; }
 template <class A, class B> inline std::common_type_t<A, B> min(A a, B b) { return a < b ? a : b; }
@@ -198,3 +199,4 @@ inline int __all_sync(uint32_t mask, int p) { return __ballot_sync(mask, p) == m
 inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t v) { return emulated::reduce(mask, v, emulated::Larger{}); }
 inline uint32_t __reduce_min_sync(uint32_t mask, uint32_t v) { return emulated::reduce(mask, v, emulated::Smaller{}); }
 inline uint32_t __reduce_add_sync(uint32_t mask, uint32_t v) { return emulated::reduce(mask, v, emulated::Sum{}); }
+inline uint32_t __reduce_or_sync(uint32_t mask, uint32_t v) { return emulated::reduce(mask, v, emulated::Or{}); }

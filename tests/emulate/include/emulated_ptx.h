@@ -9,6 +9,7 @@ namespace strata {
 
 inline void dependency_wait() { emulated::emulated_dependency_wait(); }
 inline void dependency_launch() { emulated::emulated_dependency_launch(); }
+inline void trace(int) {}
 inline void dependency_settled() { emulated::emulated_dependency_settled(); }
 
 inline uint32_t load_acquire(const uint32_t* p) {
@@ -59,6 +60,18 @@ inline void mma_full(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t 
   memcpy(d, mine.d, sizeof d);
 }
 
+template <class F> inline uint32_t by_halves(uint32_t a, uint32_t b, uint32_t c, F f) {
+  uint32_t out = 0;
+  for (int i = 0; i < 32; i += 16) {
+    const auto half = [i](uint32_t v) { return half_float(static_cast<uint16_t>(v >> i)); };
+    out |= static_cast<uint32_t>(float_half(f(half(a), half(b), half(c)))) << i;
+  }
+  return out;
+}
+inline uint32_t add_halves(uint32_t a, uint32_t b) { return by_halves(a, b, 0, [](float x, float y, float) { return x + y; }); }
+inline uint32_t multiply_halves(uint32_t a, uint32_t b) { return by_halves(a, b, 0, [](float x, float y, float) { return x * y; }); }
+inline uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) { return by_halves(a, b, c, [](float x, float y, float z) { return fma32(x, y, z); }); }
+
 // Lane l gives the address of row l % 8 of matrix l / 8; lane 4 g + t gets word t of row g of every matrix.
 template <int N> struct Matrices {
   const void* row;
@@ -77,6 +90,8 @@ template <int N> inline void load_matrices(uint32_t (&r)[N], const void* p) {
   memcpy(r, mine.r, sizeof r);
 }
 
+inline uint32_t shared_offset(const void* p) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p)); }
+
 template <int Bytes> inline void copy_async(void* to, const void* from) {
   if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % Bytes) emulated::emulated_fail("misaligned cp.async");
   memcpy(to, from, Bytes);
@@ -88,4 +103,66 @@ inline void copies_wait() {}
 inline void copies_group() {}
 template <int Left> inline void copies_wait_for_groups() {}
 
+inline uint32_t pack_f16(float x, float y) { return float_half(x) | static_cast<uint32_t>(float_half(y)) << 16; }
+
+// The same product of 16-bit floats, two to a word: word i of a holds row g + 8 (i % 2), values 8 (i / 2) + 2 t ..; word i of b
+// values 8 i + 2 t .. of column g. A device adds in an order of its own; here it is that of k.
+struct FloatMmaLane {
+  float d[4];
+  uint32_t a[4], b[2];
+};
+template <bool Bf16> inline void multiply_float_tiles(void** lanes, uint32_t mask) {
+  const auto value = [](uint16_t x) { return Bf16 ? bf16_float(x) : half_float(x); };
+  if (mask != 0xffffffffu) emulated::emulated_fail("mma by a part of a warp");
+  for (int lane = 0; lane < 32; ++lane) {
+    FloatMmaLane& to = *static_cast<FloatMmaLane*>(lanes[lane]);
+    for (int e = 0; e < 4; ++e) {
+      const int row = lane / 4 + 8 * (e / 2), column = 2 * (lane % 4) + e % 2;
+      for (int k = 0; k < 16; ++k) {
+        const uint32_t a = static_cast<FloatMmaLane*>(lanes[4 * (row % 8) + k % 8 / 2])->a[2 * (k / 8) + row / 8];
+        const uint32_t b = static_cast<FloatMmaLane*>(lanes[4 * column + k % 8 / 2])->b[k / 8];
+        to.d[e] += value(static_cast<uint16_t>(a >> 16 * (k % 2))) * value(static_cast<uint16_t>(b >> 16 * (k % 2)));
+      }
+    }
+  }
+}
+inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  FloatMmaLane mine{{d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+  emulated::emulated_warp(0xffffffffu, &mine, multiply_float_tiles<true>);
+  memcpy(d, mine.d, sizeof d);
+}
+inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  FloatMmaLane mine{{d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+  emulated::emulated_warp(0xffffffffu, &mine, multiply_float_tiles<false>);
+  memcpy(d, mine.d, sizeof d);
+}
+
+// Lane l gives the address of row l % 8 of matrix l / 8; lane 4 g + t gets column g's rows 2 t and 2 t + 1 of every matrix.
+inline void load_matrices_turned(uint32_t (&r)[4], const void* p) {
+  Matrices<4> mine{p, {}};
+  emulated::emulated_warp(0xffffffffu, &mine, [](void** lanes, uint32_t) {
+    for (int lane = 0; lane < 32; ++lane)
+      for (int m = 0; m < 4; ++m) {
+        uint16_t pair[2];
+        for (int e = 0; e < 2; ++e) {
+          const auto* row = static_cast<const uint16_t*>(static_cast<Matrices<4>*>(lanes[8 * m + 2 * (lane % 4) + e])->row);
+          if (reinterpret_cast<uintptr_t>(row) % 16) emulated::emulated_fail("ldmatrix from an address that is no multiple of 16");
+          pair[e] = row[lane / 4];
+        }
+        static_cast<Matrices<4>*>(lanes[lane])->r[m] = pair[0] | static_cast<uint32_t>(pair[1]) << 16;
+      }
+  });
+  memcpy(r, mine.r, sizeof r);
+}
+
+inline void code_halves(uint32_t codes, uint32_t& low, uint32_t& high) {
+  uint16_t h[4];
+  for (int i = 0; i < 4; ++i) {
+    h[i] = float_half(static_cast<float>(static_cast<int>(codes >> 8 * i & 255u) - 128));
+  }
+  low = h[0] | static_cast<uint32_t>(h[1]) << 16, high = h[2] | static_cast<uint32_t>(h[3]) << 16;
+}
+
 }  // namespace strata
+
+#include "wgmma.cuh"

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata import _native
-from strata.backends.base import Arena, raise_fault
+from strata.backends.base import Arena, HostStamp, raise_fault
 from strata.backends.cpu import lower_mixers, lower_recurrent  # noqa: F401  (they register their rules)
 from strata.backends.cpu.lower import Addresses, lower
 from strata.backends.cpu.tiers import TierLowering, Tiers
@@ -48,6 +48,16 @@ class CpuBackend:
     def feed(self, ids: Buffer, tokens: Buffer) -> None:
         """Nothing: programs do not run ahead."""
 
+    def stamp(self) -> HostStamp:
+        """Now."""
+        return HostStamp()
+
+    def end_prompts(self) -> None:
+        """Nothing is held for prompts."""
+
+    def close(self) -> None:
+        """Nothing: memory goes with the last who holds it."""
+
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """The array behind an input, state, constant or output buffer."""
         if buffer not in self._arrays:
@@ -55,6 +65,10 @@ class CpuBackend:
                 _aligned(buffer) if buffer.data is None else np.ascontiguousarray(buffer.data)
             )
         return self._arrays[buffer]
+
+    def adopt(self, buffer: Buffer, array: NDArray[Any]) -> None:
+        """From now on the buffer lies there; comes before anything of it is lowered."""
+        self._arrays[buffer] = array
 
     def expert_table(self, weight: Weight) -> NDArray[np.uint64]:
         """Where kernels look up the experts of a stack, uint64 [num_experts]; entries may change between steps."""
@@ -148,6 +162,9 @@ class CpuReplay:
         fault = self._run(self._begins[begin], self._begins[len(self._program) if end is None else end])
         if fault:
             raise_fault(fault, self._program, "" if self._tiers is None else self._tiers.failure())
+
+    def prepare(self, begin: int = 0, end: int | None = None) -> None:
+        """Nothing: lowering did all."""
 
     def submit(self, begin: int = 0, end: int | None = None) -> None:
         """As `run`: nothing is done later."""

@@ -1,8 +1,8 @@
 """Memory and lowering of the CUDA backend."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,11 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     ahead,
     fuse_attention,
     fuse_dense,
+    fuse_prompt,
     fuse_sublayer,
     lower_attention,
     lower_dense,
+    lower_fetch,
     lower_heads,
     lower_linear,
     lower_moe,
@@ -25,21 +27,27 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     lower_state,
     summary,
 )
+from strata.backends.cuda.clock import Clock, EventStamp
 from strata.backends.cuda.driver import Driver, Launch
-from strata.backends.cuda.fuse import Lowering, groups, plan
+from strata.backends.cuda.fuse import Group, Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
-from strata.backends.cuda.lower import Context, lower
-from strata.backends.cuda.memory import DeviceArray, Slabs
+from strata.backends.cuda.lower import Context, TableBox, lower
+from strata.backends.cuda.memory import ALIGNMENT, DeviceArray, HostArray, Slabs
+from strata.backends.cuda.prompt_experts import NARROW_ROWS
 from strata.backends.cuda.replay import CudaReplay, Part
+from strata.backends.cuda.tables import Asked, Tables
 from strata.backends.cuda.tier import ExpertTier, TierOptions
 from strata.backends.cuda.weights import WeightStore
+from strata.backends.cuda.workspace import Scratch, Workspace
 from strata.hw import Gpu
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
+from strata.ops.experts import ExpertGateUp
 from strata.ops.program import Program
 from strata.ops.step import Form
 
 _INPUT_BYTES = 1 << 20
 _SLAB_BYTES = 64 << 20
+OWN_ROWS = 256  # of chunk programs with scratch of their own: short prompts leave the expert slots alone
 
 
 class CudaBackend:
@@ -47,7 +55,7 @@ class CudaBackend:
 
     name = "cuda"
     runs_ahead = True
-    forms: tuple[Form, ...] = ("step",)  # prompts are read in the step form
+    forms: tuple[Form, ...] = ("step", "chunk")
 
     def __init__(
         self,
@@ -57,14 +65,16 @@ class CudaBackend:
         fused: bool = True,
     ):
         self.driver, self._fused = driver, fused
-        self._inputs = StepInputs(driver, input_bytes)
+        self._inputs = [StepInputs(driver, input_bytes)]  # then blocks of what only chunks read
         self._states = Slabs(driver, slab_bytes)
         self._weights = WeightStore(driver, slab_bytes)
         self._arrays: dict[Buffer, NDArray[Any]] = {}
         self._addresses: dict[Buffer, int] = {}
         self._arenas: dict[Arena, tuple[int, int]] = {}  # address, bytes
         self._workspace = Workspace(driver, slab_bytes)
-        self._faults = driver.allocate_host(128)
+        self._faults = {arena: driver.allocate_host(128) for arena in get_args(Arena)}
+        self._clock = Clock(driver)
+        self._tables = Tables(driver, {}, self._weights)
         self._told = False  # whether the log has the kernels
         self.tier: ExpertTier | None = None  # None: all experts lie in the GPU's memory
 
@@ -74,19 +84,49 @@ class CudaBackend:
         properties = self.driver.properties
         return Gpu(properties.name, properties.memory, self.driver.free_memory())
 
+    def stamp(self) -> EventStamp:
+        """A moment on the device's stream."""
+        return self._clock.stamp()
+
+    @property
+    def prompt_counts(self) -> dict[str, int]:
+        """Experts that prompts had copied, and their bytes."""
+        return {} if self.tier is None or self.tier.prompts is None else self.tier.prompts.counts
+
+    def end_prompts(self) -> None:
+        """Experts may move again, and come back where chunks had their scratch."""
+        if self.tier is not None:
+            self.tier.end_prompts()
+
+    def close(self) -> None:
+        """Gives the device back."""
+        self.driver.close()
+
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host array of a step input or of polled memory; of anything else a DeviceArray, which copies."""
-        if buffer.role == "input" and self._inputs.fits(buffer):
-            return self._inputs.array(buffer)
+        if (block := self._block(buffer)) is not None:
+            return block.array(buffer)
         self._address(buffer)
         return self._arrays[buffer]
 
+    def _block(self, buffer: Buffer) -> StepInputs | None:
+        """The block of step inputs that has the buffer; the first where it has room."""
+        if buffer.role != "input":
+            return None
+        held = next((block for block in self._inputs if block.has(buffer)), self._inputs[0])
+        return held if held.fits(buffer) else None
+
     def feed(self, ids: Buffer, tokens: Buffer) -> None:
         """The copy of step inputs puts elements of `ids` in the place of SAMPLED in `tokens`."""
-        self._inputs.feed(self._address(ids), tokens)
+        self._inputs[0].feed(self._address(ids), tokens)
 
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
-        """Makes an arena large enough for every program that will be lowered into it; its addresses are fixed then."""
+        """Makes an arena large enough for every program that will be lowered into it; its addresses are fixed then.
+        Chunks tell when they are lowered: expert slots may lend them theirs."""
+        if arena == "step":
+            self._allocate(arena_bytes, arena)
+
+    def _allocate(self, arena_bytes: int, arena: Arena) -> None:
         if self._arenas.get(arena, (0, 0))[1] < arena_bytes:
             self._arenas[arena] = self.driver.allocate(arena_bytes), arena_bytes
 
@@ -95,10 +135,14 @@ class CudaBackend:
         address = self._expert_table(weight)
         return DeviceArray(self.driver, address, (weight.shape[0],), np.uint64)
 
+    def ask_for_rows(self, stores: Mapping[Weight, _native.NgramStore]) -> None:
+        """Rows of these tables come from their stores; comes before programs are lowered."""
+        self._tables = Tables(self.driver, stores, self._weights)
+
     def hold_experts(self, experts: ExpertTiers, options: TierOptions) -> None:
         """From now on these experts lie in RAM and in slots; comes before programs are lowered."""
         self._weights.far = True
-        self.tier = ExpertTier(self.driver, experts, options, self._faults.address)
+        self.tier = ExpertTier(self.driver, experts, options, self._faults["step"].address)
 
     @property
     def device(self) -> _native.GpuDevice | None:
@@ -116,23 +160,25 @@ class CudaBackend:
 
     def lower(self, program: Program, arena: Arena = "step") -> CudaReplay:
         """Launches with absolute addresses, compiled and recorded."""
-        assert self._arenas.get(arena, (0, 0))[1] >= program.arena_bytes, (
-            f"reserve() arena {arena} before lowering"
-        )
-        if self.tier is not None:
+        if arena == "chunk":
+            self._set_aside(program)
+        elif self.tier is not None:
             self.tier.learn(program)
-        found = groups(program, self._fused)
+        found = groups(program, self._fused, self._borders(program, arena))
         offsets, arena_bytes = plan(program, found)
-        self.reserve(
-            arena_bytes, arena
-        )  # groups hold their buffers longer; programs lowered before keep theirs
-        context = self._context(program, self._arenas.get(arena, (0, 0))[0], offsets)
+        asked = self._tables.boxes(program, lambda: self._workspace.counters(1))
+        scratch = self._scratch(program, arena, found, offsets, arena_bytes, asked)
+        context = self._context(program, arena, offsets, scratch, asked)
 
         def launches(lowering: Lowering) -> list[Launch]:
-            self._workspace.reset()
+            scratch.workspace.reset()
             return lowering(context)
 
         lowered = [launches(g.launches) for g in found]
+        experts = self._chunk_experts(program, arena)
+        for group, added in zip(found, lowered, strict=True):
+            if group.begin in experts:
+                added[:0] = launches(experts[group.begin])
         nodes = iter(ahead.ask_ahead([node for part in lowered for node in part], ahead.PLAN))
         parts = [
             Part(g.begin, g.end, list(islice(nodes, len(part))))
@@ -142,11 +188,83 @@ class CudaBackend:
         def alone(i: int) -> list[Launch]:
             return launches(lambda at: lower(program.ops[i], at))
 
-        replay = CudaReplay(self.driver, program, parts, alone, self._inputs, self._faults, self.tier)
+        blocks = self._inputs if arena == "chunk" else self._inputs[:1]
+        replay = CudaReplay(
+            self.driver, program, parts, alone, tuple(blocks), self._faults[arena], self.tier, asked.tell,
+            self._tables.failure,
+        )  # fmt: skip
+        replay.scratch = context.buffer
+        replay.lent = scratch.lent
+        if experts and program.bucket > NARROW_ROWS:
+            replay.stream(self._expert_ops(program))
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
             self._told = True
             self._tell(program, replay)
         return replay
+
+    def _scratch(
+        self,
+        program: Program,
+        arena: Arena,
+        found: Sequence[Group],
+        offsets: dict[Buffer, int],
+        arena_bytes: int,
+        asked: Asked,
+    ) -> Scratch:
+        """Places a program's scratch; a wide chunk's at the end of the expert slots, where there are any."""
+        if arena == "step":
+            self._allocate(arena_bytes, arena)  # more than reserved where groups hold their buffers longer
+            return Scratch(self._arenas[arena][0], self._workspace)
+        workspace = self._workspace.beside()
+        context = self._context(program, arena, offsets, Scratch(0, workspace), asked)
+        with workspace.measured():
+            for group in found:
+                workspace.reset()
+                group.launches(context)
+        buffers = -(-arena_bytes // ALIGNMENT) * ALIGNMENT
+        lending = None if self.tier is None or self.tier.prompts is None else self.tier.lending
+        if lending is None or program.bucket <= OWN_ROWS or buffers + workspace.most > lending.nbytes:
+            self._allocate(arena_bytes, arena)
+            self._workspace.grow(workspace.most)
+            return Scratch(self._arenas[arena][0], self._workspace)
+        base = (lending.end - buffers - workspace.most) // ALIGNMENT * ALIGNMENT
+        workspace.put(base + buffers, workspace.most)
+        return Scratch(base, workspace, lending.end - base)
+
+    def _borders(self, program: Program, arena: Arena) -> list[int]:
+        """Ops before which a chunk may stand still, so that no group may reach across: its parts end after layers, and
+        experts may have to be waited for."""
+        if arena == "step":
+            return []
+        return [*program.marks.values(), *(self._expert_ops(program) if self.tier is not None else ())]
+
+    def _expert_ops(self, program: Program) -> dict[int, int]:
+        """Ops that begin a layer's routed experts where those are in tiers, and the layer's number among such."""
+        tier = self.tier
+        return {
+            i: tier.layer(op.gate)
+            for i, op in enumerate(program.ops)
+            if tier is not None and isinstance(op, ExpertGateUp) and tier.holds(op.gate)
+        }
+
+    def _chunk_experts(self, program: Program, arena: Arena) -> dict[int, Lowering]:
+        """What a chunk's products of experts in tiers begin with, by op."""
+        if arena == "step" or self.tier is None or self.tier.prompts is None:
+            return {}
+        prompts, wide = self.tier.prompts, program.bucket > NARROW_ROWS
+
+        def before(op: ExpertGateUp) -> Lowering:
+            return lambda at: [*prompts.count(at, op), *([] if wide else prompts.needed(at, op))]
+
+        ops = ((i, program.ops[i]) for i in self._expert_ops(program))
+        return {i: before(op) for i, op in ops if isinstance(op, ExpertGateUp)}
+
+    def _set_aside(self, program: Program) -> None:
+        """A block for the inputs that steps do not read, so that they do not copy it."""
+        inputs = dict.fromkeys(b for b in program.buffers() if b.role == "input")
+        own = [b for b in inputs if not any(block.has(b) for block in self._inputs)]
+        if own:
+            self._inputs.append(StepInputs.of(self.driver, own))
 
     def _tell(self, program: Program, replay: CudaReplay) -> None:
         """The kernels of a step of one row (debug), and fast paths that are off."""
@@ -157,10 +275,12 @@ class CudaBackend:
         for line in summary.paths_off(program.ops, self.driver.properties):
             logger.info("off: %s", line)
 
-    def _context(self, program: Program, arena: int, offsets: dict[Buffer, int]) -> Context:
+    def _context(
+        self, program: Program, arena: Arena, offsets: dict[Buffer, int], scratch: Scratch, asked: Asked
+    ) -> Context:
         def buffer_address(buffer: Buffer) -> int:
             if buffer.role == "scratch":
-                return arena + offsets[buffer]
+                return scratch.base + offsets[buffer]
             return self._address(buffer)
 
         def planes(buffer: Buffer) -> tuple[int, int, int]:
@@ -174,21 +294,26 @@ class CudaBackend:
             buffer_address,
             planes,
             self._weights.address,
-            self._expert_table,
-            self._workspace.take,
-            self._workspace.counters,
-            self._faults.address,
-            self.tier,
+            lambda weight: self._expert_table(weight, arena),
+            scratch.workspace.take,
+            scratch.workspace.counters,
+            lambda ids: asked.boxes.get(ids, TableBox()),
+            self._faults[arena].address,
+            self.tier if arena == "step" else None,
         )
 
-    def _expert_table(self, weight: Weight) -> int:
-        table = None if self.tier is None else self.tier.table(weight)
+    def _expert_table(self, weight: Weight, arena: Arena = "step") -> int:
+        prompts = None if self.tier is None else self.tier.prompts
+        if arena == "chunk" and prompts is not None:
+            table = prompts.table(weight)
+        else:
+            table = None if self.tier is None else self.tier.table(weight)
         return self._weights.expert_table(weight) if table is None else table
 
     def _address(self, buffer: Buffer) -> int:
         """Address of a buffer that is not scratch; placed at the first call."""
-        if buffer.role == "input" and self._inputs.fits(buffer):
-            return self._inputs.address(buffer)
+        if (block := self._block(buffer)) is not None:
+            return block.address(buffer)
         if buffer not in self._addresses:
             self._addresses[buffer], self._arrays[buffer] = self._place(buffer)
         return self._addresses[buffer]
@@ -198,34 +323,10 @@ class CudaBackend:
         if buffer.role in ("input", "polled"):
             host = self.driver.allocate_host(buffer.nbytes)
             return host.address, host.array.view(dtype).reshape(buffer.shape)
+        if buffer.in_ram:
+            host = self.driver.allocate_host(buffer.nbytes)
+            return host.address, HostArray(self.driver, host, buffer.shape, dtype)
         address = self._states.take(buffer.nbytes)
         if buffer.data is not None:
             self.driver.upload(address, np.ascontiguousarray(buffer.data))
         return address, DeviceArray(self.driver, address, buffer.shape, dtype)
-
-
-class Workspace:
-    """Memory of single ops: their launches follow one another, so that all ops share one place."""
-
-    def __init__(self, driver: Driver, slab_bytes: int):
-        self._driver = driver
-        self._counters = Slabs(driver, 1 << 16)
-        self._base = self._size = self._used = 0
-        self._least = slab_bytes // 4
-
-    def reset(self) -> None:
-        """The next op begins."""
-        self._used = 0
-
-    def take(self, nbytes: int) -> int:
-        """So many bytes until the next reset."""
-        wanted = -(-nbytes // 256) * 256
-        if self._used + wanted > self._size:  # what was handed out before stays: it is recorded
-            self._size = max(2 * self._size, wanted, self._least)
-            self._base, self._used = self._driver.allocate(self._size), 0
-        address, self._used = self._base + self._used, self._used + wanted
-        return address
-
-    def counters(self, count: int) -> int:
-        """So many zeroed uint32, for one op for good."""
-        return self._counters.take(4 * count)

@@ -22,6 +22,7 @@ KERNELS = Path(__file__).parent / "kernels"
 _HEADERS = (Path(__file__).parents[2] / "include", Path(__file__).parents[4] / "native" / "include")
 INCLUDE = (KERNELS, next((p for p in _HEADERS if p.is_dir()), _HEADERS[0]))  # installed, or a source tree
 OPTIONS = ("--std=c++20", "--fmad=false", "-default-device")
+_FEATURES = {"sm_90": "sm_90a"}  # with what only this architecture has: products of a whole warpgroup
 _INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 Progress = Callable[[int, int], None]  # done, of how many
@@ -138,7 +139,8 @@ class Compiler:
         below = [t for t in known if t <= number]
         if not below:
             raise DeviceError(f"the GPU is {self._arch}; NVRTC {version()[0]} begins at sm_{min(known)}")
-        arch = self._arch if native else f"compute_{max(below)}"
+        own = _FEATURES.get(self._arch, self._arch)
+        arch = own if native else f"compute_{max(below)}"
         options = [f"--gpu-architecture={arch}", *OPTIONS, *(f"-I{p}" for p in self._include), *extra]
         code, program = library.nvrtcCreateProgram(source.text.encode(), b"kernel.cu", 0, [], [])
         if int(code) != 0:

@@ -16,6 +16,9 @@ Arg = (
 )  # addresses are uint64; the width is the parameter's
 
 
+COMPUTE, COPIES = 0, 1  # streams: all programs run on the first; copies beside them may take the second
+
+
 @dataclass(frozen=True)
 class Source:
     """A file of `kernels/`, compiled with these macros: one image."""
@@ -83,9 +86,13 @@ class HostMemory:
 
 
 class Driver(Protocol):
-    """One device and one stream. Everything raises DeviceError with what failed."""
+    """One device with two streams; what says nothing of streams is about COMPUTE. Everything raises DeviceError with
+    what failed; after one out of a step nothing but `close` is of use."""
 
     properties: DeviceProperties
+
+    def close(self) -> None:
+        """Gives back all that it holds; raises nothing, and nothing may be used afterwards."""
 
     def allocate(self, nbytes: int) -> int:
         """Zeroed device memory on a 256-byte border; lives as long as the driver."""
@@ -114,8 +121,8 @@ class Driver(Protocol):
     def record(self, launches: Sequence[Launch]) -> Any:
         """A graph of the launches, each after the one before it; nothing runs."""
 
-    def replay(self, graph: Any) -> None:
-        """Starts a graph after everything that was started before; does not wait."""
+    def replay(self, graph: Any, stream: int = COMPUTE) -> None:
+        """Starts a graph after everything that was started on the stream before; does not wait."""
 
     def launch(self, launch: Launch) -> None:
         """Starts one kernel outside a graph (loading, tests)."""
@@ -123,14 +130,20 @@ class Driver(Protocol):
     def synchronize(self) -> None:
         """Waits until everything that was started is done."""
 
-    def event(self) -> Any:
-        """An event that can be signalled again and again."""
+    def event(self, timed: bool = False) -> Any:
+        """An event that can be signalled again and again; `timed`: for `elapsed`."""
 
-    def signal(self, event: Any) -> None:
-        """The event passes after everything that was started so far."""
+    def signal(self, event: Any, stream: int = COMPUTE) -> None:
+        """The event passes after everything that was started on the stream so far."""
+
+    def wait_on(self, event: Any, stream: int = COMPUTE) -> None:
+        """What is started on the stream from now on begins after the event's last signal; the host does not wait."""
 
     def wait(self, event: Any) -> None:
         """Waits until the event's last signal has passed."""
+
+    def passed(self, event: Any) -> bool:
+        """Whether the event's last signal has passed."""
 
     def mark(self) -> Any:
         """An event after everything that was started so far."""

@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.fuse import Lowering
 from strata.backends.cuda.fuse_sublayer import match_streams, read, write
-from strata.backends.cuda.lower import Context, floats, ints, launch, pointer
-from strata.backends.cuda.lower_attention import KV_TYPES
+from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer
+from strata.backends.cuda.lower_attention import kv_macros, pool_sizes, slot_args, slot_ratio
 from strata.backends.cuda.lower_products import product_write, products
 from strata.backends.cuda.lower_sparse import attend, score_sizes
 from strata.backends.cuda.pattern import Pattern, Product, require, sublayer
+from strata.ops.buffers import Buffer
 from strata.ops.gates import SigmoidGate
+from strata.ops.hadamard import Hadamard
 from strata.ops.head_norm import HeadNormRope
 from strata.ops.index_keys import IndexKeys
-from strata.ops.kv_store import KvStore
+from strata.ops.kv_fetch import KvFetch
+from strata.ops.kv_store import KvStore, cell_values
 from strata.ops.linear import LinearQ
 from strata.ops.quantize import Quantize
 from strata.ops.select_blocks import BlockScores, SelectBlocks
@@ -30,7 +33,9 @@ class _Inputs:
     """The ops that one launch of attention_inputs.cu stands for."""
 
     q: HeadNormRope
+    q_out: Buffer  # queries as attention takes them
     k: HeadNormRope
+    v: Buffer  # values as they come
     store: KvStore
     index_keys: IndexKeys
     index_q: HeadNormRope
@@ -38,19 +43,28 @@ class _Inputs:
     def launch(self, at: Context) -> Launch:
         """A warp a head."""
         q, k, store, index, pool = self.q, self.k, self.store, self.index_keys, self.index_keys.pooled
-        num_pages, kv_heads, _, dim = store.k_pool.shape
+        num_pages, kv_heads, dim = pool_sizes(store.k_pool)
         heads, (positions, pairs, _), index_dim = q.x.shape[-1] // q.stride, q.table.shape, pool.shape[-1]
         index_heads = self.index_q.x.shape[-1] // index_dim
         step = (store.positions, store.sequences, store.page_table, q.positions, q.table, q.axes)
-        args = [at.live(q.out), *at.at(*step, q.x), *at.raw(q.weight), *at.at(q.out, k.x), *at.raw(k.weight)]
-        args += at.at(store.v, store.k_pool, store.v_pool, store.k_scales, store.v_scales)
+        args = [
+            at.live(q.out),
+            *at.at(*step, q.x),
+            *at.raw(q.weight),
+            *at.at(self.q_out, k.x),
+            *at.raw(k.weight),
+        ]
+        args += at.at(self.v, store.k_pool, store.v_pool, store.k_scales, store.v_scales)
+        args += slot_args(store.resident, at)
         args += [*at.at(self.index_q.x), *at.raw(self.index_q.weight), *at.at(self.index_q.out, index.x)]
         args += [*at.raw(index.weight), *at.at(index.cells, index.raw, index.pooled)]
         ratio, room = PAGE_CELLS // pool.shape[1], max(dim, index_dim)
         sizes = (heads, kv_heads, 2 * pairs, positions, store.page_table.shape[1], num_pages)
         args += ints(*sizes, index_heads, index_dim, ratio, index.raw.shape[0], room)
         args += [*floats(q.eps), pointer(at.faults)]
-        macros = [("STRATA_KV", KV_TYPES[store.k_pool.dtype]), ("STRATA_HEAD_DIM", dim)]
+        macros = [*kv_macros(store.k_pool, store.v_pool), ("STRATA_HEAD_DIM", dim)]
+        if store.resident is not None:
+            macros.append(("STRATA_RATIO", slot_ratio(store.resident)))
         grid = -(-(heads + 2 * kv_heads + index_heads + 1) // _INPUT_WARPS), at.bucket
         return launch(
             "attention_inputs.cu", "attention_inputs", grid, 32 * _INPUT_WARPS, args, macros=macros,
@@ -68,24 +82,30 @@ def attention_sublayer(p: Pattern) -> Lowering:
     k_proj = p.product(x)
     k = p.need(HeadNormRope, lambda op: op.x is k_proj.out)
     v_proj = p.product(x)
-    store = p.need(KvStore, lambda op: op.k is k.out and op.v is v_proj.out)
+    turned = {op.x: op.out for op in (p.maybe(Hadamard), p.maybe(Hadamard)) if op is not None}
+    store = p.need(
+        KvStore, lambda op: op.k is turned.get(k.out, k.out) and op.v is turned.get(v_proj.out, v_proj.out)
+    )
     index_k = p.product(x)
     keys = p.need(IndexKeys, lambda op: op.x is index_k.out)
     index_q_proj = p.product(x)
     index_q = p.need(HeadNormRope, lambda op: op.x is index_q_proj.out)
     scores = p.need(BlockScores, lambda op: op.q is index_q.out)
     select = p.need(SelectBlocks, lambda op: op.scores is scores.out)
-    attention = p.need(SparseAttention, lambda op: op.q is q.out and op.selected is select.out)
-    gate = p.need(SigmoidGate, lambda op: op.x is attention.out and op.gate is q_and_gate.out)
+    q_out = _turned(p, q.out, store.k_pool)
+    fetch = p.maybe(KvFetch)
+    attention = p.need(SparseAttention, lambda op: op.q is q_out and op.selected is select.out)
+    result = _turned(p, attention.out, store.v_pool)
+    gate = p.need(SigmoidGate, lambda op: op.x is result and op.gate is q_and_gate.out)
     quantize = p.need(Quantize, lambda op: op.x is gate.out)
     last = p.need(LinearQ, lambda op: op.x is quantize.out)
     end = write(p, source, last.out)
-    head_dim = attention.k_pool.shape[-1]
+    head_dim = cell_values(attention.k_pool)
     require(q.stride == gate.stride == 2 * head_dim and gate.offset == head_dim and head_dim % 32 == 0)
     require(
         k.stride == head_dim and index_q.stride == keys.pooled.shape[-1] and q.table is k.table is keys.table
     )
-    inputs = _Inputs(q, k, store, keys, index_q)
+    inputs = _Inputs(q, q_out, k, v_proj.out, store, keys, index_q)
     matrices = [q_and_gate, k_proj, v_proj, index_k, index_q_proj]
 
     def launches(at: Context) -> list[Launch]:
@@ -96,11 +116,17 @@ def attention_sublayer(p: Pattern) -> Lowering:
             *products(at, x, p.planes(x, at), matrices),
             inputs.launch(at),
             _select(scores, select, at),
-            *attend(attention, at, gated),
+            *([] if fetch is None else lower(fetch, at)),
+            *attend(attention, at, gated, result is not attention.out),
             product_write(at, at.q8(quantize.out), y, end.residual, end.inject, end.out),
         ]
 
     return launches
+
+
+def _turned(p: Pattern, x: Buffer, pool: Buffer) -> Buffer:
+    """x as the pool holds it: turned by the next op, where cells have 4 bits."""
+    return p.need(Hadamard, lambda op: op.x is x).out if pool.dtype == "u8" else x
 
 
 def _select(scores: BlockScores, select: SelectBlocks, at: Context) -> Launch:

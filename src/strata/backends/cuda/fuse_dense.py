@@ -3,13 +3,17 @@
 from itertools import takewhile
 from typing import TypeVar
 
-from strata.backends.cuda.fuse import Match, Window, fusion
+from strata.backends.cuda.driver import Launch
+from strata.backends.cuda.fuse import Lowering, Match, Window, fusion
+from strata.backends.cuda.lower import Context
 from strata.backends.cuda.lower_attention import attend, rope_store
 from strata.backends.cuda.lower_dense import norm_row, quantize_blocks, whole_row
-from strata.backends.cuda.lower_linear import MOST_MATRICES, floating, quantised
+from strata.backends.cuda.lower_linear import MOST_MATRICES, floating, normed, quantised
+from strata.backends.cuda.pattern import Pattern, require, sublayer
 from strata.ops.attention import Attention
 from strata.ops.elementwise import Add, SiluMul
-from strata.ops.kv_store import KvStore
+from strata.ops.hadamard import Hadamard
+from strata.ops.kv_store import KvStore, cell_values
 from strata.ops.linear import LinearF, LinearQ
 from strata.ops.quantize import Quantize
 from strata.ops.rms_norm import RmsNorm
@@ -45,41 +49,42 @@ def _activation(w: Window) -> Match | None:
     return Match(2, lambda to: quantize_blocks("silu_quantize", to.at(first.gate, first.up), second.out, to))
 
 
-@fusion
-def _rotated_cells(w: Window) -> Match | None:
-    """Queries and keys [normed by heads and] rotated, then stored."""
-    rotations, norms, at = [], [], 0
-    for _ in range(2):
-        norm = w.at(at, RmsNorm)
-        at += norm is not None
-        rotation = w.at(at, Rope)
-        at += 1
-        if rotation is None or (
-            norm is not None and not (norm.out is rotation.x and w.unread_after(at, norm.out))
-        ):
-            return None
-        if norm is not None and norm.weight.shape[-1] != rotation.head_dim:
-            return None
-        rotations.append(rotation)
-        norms.append(norm)
-    (q, k), store = rotations, w.at(at, KvStore)
-    if store is None or store.k is not k.out or store.positions is not q.positions:
-        return None
-    alike = [(r.positions, r.table, r.head_dim, r.style) for r in rotations]
-    if alike[0] != alike[1] or store.k_pool.shape[3] != q.head_dim:
-        return None
-    keys = not w.unread_after(at + 1, k.out)
-    return Match(at + 1, lambda to: rope_store((q, k), (norms[0], norms[1]), store, to, keys))
+@sublayer
+def _rotated_cells(p: Pattern) -> Lowering:
+    """Queries and keys [normed by heads and] rotated, [keys and values turned,] stored; [queries turned]."""
+    (q_norm, q), (k_norm, k) = _rotation(p), _rotation(p)
+    alike = [(r.positions, r.table, r.head_dim, r.style) for r in (q, k)]
+    require(alike[0] == alike[1])
+    turns = {op.x: op.out for op in (p.maybe(Hadamard), p.maybe(Hadamard)) if op is not None}
+    store = p.need(KvStore, lambda op: op.k is turns.get(k.out, k.out) and op.positions is q.positions)
+    require(cell_values(store.k_pool) == q.head_dim)
+    v = next((x for x, out in turns.items() if out is store.v), store.v)
+    q_out = p.need(Hadamard, lambda op: op.x is q.out).out if store.k_pool.dtype == "u8" else q.out
+    p.close(q_out, k.out)
+    keys = not p.unread(k.out)
+    return lambda to: rope_store((q, k), (q_norm, k_norm), store, v, q_out, to, keys)
+
+
+def _rotation(p: Pattern) -> tuple[RmsNorm | None, Rope]:
+    """A rotation, and the norm by heads before it."""
+    norm = p.maybe(RmsNorm)
+    rope = p.need(Rope, lambda op: norm is None or op.x is norm.out)
+    require(norm is None or norm.weight.shape[-1] == rope.head_dim)
+    return norm, rope
 
 
 @fusion
 def _attention(w: Window) -> Match | None:
-    """Attention whose result becomes int8 blocks."""
-    first, second = w.at(0, Attention), w.at(1, Quantize)
-    if first is None or second is None or second.x is not first.out or first.k_pool.shape[3] % 32:
+    """Attention whose result [turned] becomes int8 blocks."""
+    first, turn = w.at(0, Attention), w.at(1, Hadamard)
+    if first is None or cell_values(first.k_pool) % 32 or (turn is not None and turn.x is not first.out):
         return None
-    out = not w.unread_after(2, first.out)
-    return Match(2, lambda to: attend(first, to, second.out, out))
+    count, result = (2, first.out) if turn is None else (3, turn.out)
+    last = w.at(count - 1, Quantize)
+    if last is None or last.x is not result or not (turn is None or w.unread_after(count, first.out)):
+        return None
+    out = None if w.unread_after(count, result) else result
+    return Match(count, lambda to: attend(first, to, last.out, out, turn is not None))
 
 
 @fusion
@@ -94,6 +99,28 @@ def _float_products(w: Window) -> Match | None:
     """Products of the same float rows with matrices of one type."""
     found = _alike(w.run(0, LinearF, MOST_MATRICES))
     return Match(len(found), lambda to: floating(found, to)) if len(found) > 1 else None
+
+
+@fusion
+def _normed_products(w: Window) -> Match | None:
+    """[x + y,] norm, and products of it that alone read it."""
+    before = w.at(0, Add)
+    at = 0 if before is None else 1
+    norm = w.at(at, RmsNorm)
+    if norm is None or not whole_row(norm) or norm.x.shape[-1] > _LONGEST_ROW or norm.x.shape[-1] % 4:
+        return None
+    if before is not None and norm.x is not before.out:
+        return None
+    found = _alike(w.run(at + 1, LinearF, MOST_MATRICES))
+    count = at + 1 + len(found)
+    if not found or found[0].x is not norm.out or not w.unread_after(count, norm.out):
+        return None
+
+    def launches(to: Context) -> list[Launch]:
+        together = normed(found, norm, before, to)
+        return together or [*norm_row(norm, to, before=before, out=True), *floating(found, to)]
+
+    return Match(count, launches)
 
 
 P = TypeVar("P", LinearQ, LinearF)

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, launch, pointer, type_macro
-from strata.backends.cuda.lower_linear import segment_count
-from strata.backends.cuda.lower_products import segments, staged_bytes, staged_weight_bytes, table_bytes
+from strata.backends.cuda.lower_products import segments
 from strata.backends.cuda.pattern import Mismatch, Pattern, Product, require
+from strata.backends.cuda.segments import segment_count, staged_bytes, staged_weight_bytes, table_bytes
 from strata.ops.buffers import Buffer
 from strata.ops.combine import Combine, GatedAdd
 from strata.ops.elementwise import SiluMul
@@ -17,13 +19,16 @@ from strata.ops.quantize import Quantize
 from strata.ops.router import Router
 from strata.quants import Format
 
+WIDE = bool(1)  # whether IQ3_XXS has a grid for every lane (packed_signed.cuh)
+JOINT = bool(1)  # whether gate and up are computed together
+FETCH_DOWN = True  # whether gate and up ask for the chosen experts' down
 ROWS = 8  # of a step, up to which rows choose and read their experts apart: of many experts few are shared
 _MOST_EXPERTS = 31  # of a row: each has a warp of experts_down
 
 
 def _plane_table(fmt: Format) -> int:
     """Shared memory of gate's and up's grid (packed_signed.cuh)."""
-    return 4 * 4096 if fmt.name == "IQ3_XXS" else table_bytes(fmt)
+    return 4 * (8192 if WIDE else 4096) if fmt.name == "IQ3_XXS" else table_bytes(fmt)
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,14 @@ class Experts:
         down_staged = weight_room > 0 and shared_down + weight_room <= at.properties.shared
         macros.append(("STRATA_INNER_STAGED", int(down_staged)))
         shared = staged if use_staged else shared
-        args = [live, *logits, *p.planes(self.x, at), *tables[:2], *scales, *q8, pointer(at.faults)]
+        down_bytes = down.nbytes // experts if FETCH_DOWN else 0
+        macros += [
+            ("STRATA_FETCH_DOWN", int(FETCH_DOWN)),
+            ("STRATA_WIDE", int(WIDE)),
+            ("STRATA_JOINT", int(JOINT)),
+        ]
+        args = [live, *logits, *p.planes(self.x, at), *tables[:2], *scales, *q8, tables[2]]
+        args += [np.uint32(down_bytes), pointer(at.faults)]
         grid = -(-inner // 32), top, at.bucket
         first = launch(
             "experts_step.cu",

@@ -99,7 +99,7 @@ def match_streams(p: Pattern) -> StreamsRead:
         p.back(len(p.ops) - 1)
         inject = None
     rank, width = down.weight.shape[0], mix.out.shape[-1]
-    require(rank % 32 == 0 and width % 32 == 0 and mix.streams in (2, 4, 8))
+    require(rank % 32 == 0 and width % 128 == 0 and mix.streams in (2, 4, 8))
     require(up.weight.format is down.weight.format and silu.divisor == mix.streams == norm.groups)
     return StreamsRead(norm, down, up, mix, inject)
 
@@ -168,7 +168,7 @@ class _Mixer:
     def launch(self, at: Context) -> Launch:
         """A thread block a value head."""
         rule, (slots, value_heads, value_dim, key_dim) = self.rule, self.rule.state.shape
-        shared = 4 * at.bucket * (2 * key_dim + 2 * value_dim + 2)
+        shared = 4 * at.bucket * (2 * key_dim + 2 * value_dim + 3)
         require(shared <= at.properties.shared)
         step = (rule.positions, rule.sequences, rule.commits, rule.state, rule.pending)
         args = [at.live(rule.positions), *at.at(*step, self.conv.x), *at.raw(self.conv.weight)]

@@ -21,6 +21,17 @@ FAR = "far"  # the file's bytes, in page-locked RAM where the GPU's memory is sh
 
 
 @dataclass(frozen=True)
+class TableBox:
+    """Addresses in a mailbox of n-gram rows (native/include/strata/tiers.h); all 0: the table is there itself."""
+
+    head: int = 0
+    ids: int = 0
+    rows: int = 0
+    posts: int = 0  # u32 on the device: requests so far
+    limit_ns: int = 0
+
+
+@dataclass(frozen=True)
 class Context:
     """Where things are on the device, and what the launches of one program share."""
 
@@ -34,6 +45,7 @@ class Context:
     counters: Callable[
         [int], int
     ]  # address of so many zeroed uint32 of this op's own; kernels leave them zero
+    box: Callable[[Buffer], TableBox]  # where the table rows of these ids are asked for
     faults: int  # u32 [32], mapped: fault bit i is reported by storing 1 at [i]
     tier: "ExpertTier | None" = None  # of experts that do not all lie in the GPU's memory
 
@@ -100,6 +112,11 @@ def launch(
     runs = tuple((int(address), weight.nbytes) for address, weight in reads)
     more = (pointer(0), np.uint32(0)) if ahead else ()
     return Launch(kernel, (x, y, z), block, (*args, *more), shared, dependent, cluster, runs, ahead)
+
+
+def tensor_cores(at: Context) -> bool:
+    """Whether the device multiplies bf16, which the kernels of prompts ask for."""
+    return int(at.properties.arch.removeprefix("sm_").rstrip("a")) >= 80
 
 
 def type_macro(fmt: Format, name: str = "STRATA_TYPE") -> tuple[str, str | int]:

@@ -1,53 +1,92 @@
 """Lowering rules of keys and values: storing cells, dense attention."""
 
-from strata.backends.cuda.driver import Launch
-from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer
+from collections.abc import Sequence
+
+from strata.backends.cuda.driver import Arg, Launch
+from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer, tensor_cores
 from strata.backends.cuda.lower_dense import THREADS, rows_of, warps
 from strata.ops.arithmetic import ATTENTION_SPLIT
 from strata.ops.attention import Attention
 from strata.ops.buffers import Buffer
-from strata.ops.kv_store import KV_GROUP, KvStore
+from strata.ops.hadamard import Hadamard
+from strata.ops.kv_fetch import ResidentKV
+from strata.ops.kv_store import KV_GROUP, KvStore, cell_values
+from strata.ops.quantize import Quantize
 from strata.ops.rms_norm import RmsNorm
 from strata.ops.rope import Rope
-from strata.ops.step import PAGE_CELLS
+from strata.ops.sparse_attention import SparseAttention
+from strata.ops.step import CHUNK_BLOCK, PAGE_CELLS
 
-KV_TYPES = {"f32": 0, "f16": 1, "i8": 2}
+KV_TYPES = {"f32": 0, "f16": 1, "i8": 2, "u8": 3}
 _HEADS = 4  # query heads that a thread block may take
 _RESULT_BYTES = 128 << 20  # of splits; rows beyond it wait for the next launch
 _WORKERS = 2  # thread blocks a multiprocessor
 
 
+def pool_sizes(pool: Buffer) -> tuple[int, int, int]:
+    """Pages, key heads, values of a head's cell."""
+    return pool.shape[0], pool.shape[1], cell_values(pool)
+
+
+def kv_macros(k_pool: Buffer, v_pool: Buffer) -> list[tuple[str, str | int]]:
+    """STRATA_KV, and STRATA_V where values are held otherwise than keys."""
+    k, v = KV_TYPES[k_pool.dtype], KV_TYPES[v_pool.dtype]
+    return [("STRATA_KV", k), *([] if k == v else [("STRATA_V", v)])]
+
+
+def slot_args(r: ResidentKV | None, at: Context) -> list[Arg]:
+    """KvSlots of kv.cuh, without the ratio."""
+    return at.at(*([None] * 5 if r is None else [r.k, r.v, r.k_scales, r.v_scales, r.table]))
+
+
+def slot_ratio(r: ResidentKV | None) -> int:
+    """Cells of a resident group; 0: there are none."""
+    return 0 if r is None else r.k.shape[2]
+
+
 @lower.register
 def _(op: KvStore, at: Context) -> list[Launch]:
-    num_pages, kv_heads, _, head_dim = op.k_pool.shape
+    num_pages, kv_heads, head_dim = pool_sizes(op.k_pool)
     step = at.at(op.positions, op.sequences, op.page_table, op.k, op.v)
-    pools = at.at(op.k_pool, op.v_pool, op.k_scales, op.v_scales)
-    sizes = ints(kv_heads, head_dim, op.page_table.shape[1], KV_TYPES[op.k_pool.dtype], num_pages)
+    pools = [*at.at(op.k_pool, op.v_pool, op.k_scales, op.v_scales), *slot_args(op.resident, at)]
+    types = KV_TYPES[op.k_pool.dtype], KV_TYPES[op.v_pool.dtype]
+    sizes = (kv_heads, head_dim, op.page_table.shape[1], *types, num_pages, max(slot_ratio(op.resident), 1))
     groups = -(-head_dim // min(KV_GROUP, head_dim))
     grid = warps(rows_of(op.k, at) * kv_heads * groups * 2)
-    args = [at.live(op.k), *step, *pools, pointer(at.faults), *sizes]
+    args = [at.live(op.k), *step, *pools, pointer(at.faults), *ints(*sizes)]
     return [launch("kv_store.cu", "kv_store", grid, 128, args)]
+
+
+@lower.register
+def _(op: Hadamard, at: Context) -> list[Launch]:
+    width = op.x.shape[-1]
+    args = [at.live(op.out), *at.at(op.x, op.out), *ints(width, op.group), *floats(op.group**-0.5)]
+    return [launch("heads.cu", "hadamard", warps(rows_of(op.out, at) * -(-width // KV_GROUP)), 128, args)]
 
 
 def rope_store(
     rotations: tuple[Rope, Rope],
     norms: tuple[RmsNorm | None, RmsNorm | None],
     op: KvStore,
+    v: Buffer,
+    q_out: Buffer,
     at: Context,
     keys: bool,
 ) -> list[Launch]:
-    """Queries and keys normed and rotated, keys and values stored; `keys`: are rotated keys read by others."""
-    num_pages, kv_heads, _, head_dim = op.k_pool.shape
+    """Queries and keys normed and rotated, keys and values stored; `v`: what becomes values; `q_out`: where queries go,
+    turned where the pool's keys are; `keys`: are rotated keys read by others."""
+    num_pages, kv_heads, head_dim = pool_sizes(op.k_pool)
     (q, k), heads = rotations, rotations[0].x.shape[-1] // head_dim
     sources = [r.x if n is None else n.x for r, n in zip(rotations, norms, strict=True)]
-    args = [at.live(q.out), *at.at(q.positions, op.sequences, op.page_table, q.table, *sources, op.v)]
+    args = [at.live(q.out), *at.at(q.positions, op.sequences, op.page_table, q.table, *sources, v)]
     args += [
         *at.raw(*(None if n is None else n.weight for n in norms)),
-        *at.at(q.out, k.out if keys else None),
+        *at.at(q_out, k.out if keys else None),
     ]
     args += [*at.at(op.k_pool, op.v_pool, op.k_scales, op.v_scales), pointer(at.faults)]
     args += ints(heads, kv_heads, head_dim, q.rotary_dim, int(q.style), q.table.shape[0])
-    args += ints(op.page_table.shape[1], KV_TYPES[op.k_pool.dtype], num_pages)
+    types = KV_TYPES[op.k_pool.dtype], KV_TYPES[op.v_pool.dtype]
+    args += ints(op.page_table.shape[1], *types, num_pages, rows_of(op.k, at))
     args += floats(*(0.0 if n is None else n.eps for n in norms))
     grid = warps(rows_of(op.k, at) * (heads + 2 * kv_heads))
     return [launch("rope_store.cu", "rope_store", grid, 128, args, shared=4 * 4 * head_dim)]
@@ -55,12 +94,23 @@ def rope_store(
 
 @lower.register
 def _(op: Attention, at: Context) -> list[Launch]:
-    return attend(op, at)
+    return attend(op, at, out=op.out)
 
 
-def attend(op: Attention, at: Context, planes: Buffer | None = None, out: bool = True) -> list[Launch]:
-    """Attention to floats (`out`) and, where given, to the q8 rows `planes`."""
-    num_pages, kv_heads, _, head_dim = op.k_pool.shape
+def of_prompt(op: Attention | SparseAttention, at: Context) -> bool:
+    """Whether tensor cores compute it: a prompt's blocks of 64 rows, cells of halves or int8."""
+    head_dim, rows = op.k_pool.shape[-1], op.q.shape[0]
+    known = op.k_pool.dtype == op.v_pool.dtype in ("f16", "i8")
+    return tensor_cores(at) and rows % CHUNK_BLOCK == 0 and known and head_dim in (64, 128, 256)
+
+
+def attend(
+    op: Attention, at: Context, planes: Buffer | None = None, out: Buffer | None = None, turn: bool = False
+) -> list[Launch]:
+    """Attention to the floats `out` and the q8 rows `planes`, where they are given; `turn`: heads are turned first."""
+    if of_prompt(op, at):
+        return [_attend_chunk(op, at), *(lower(Quantize(op.out, planes), at) if planes is not None else ())]
+    num_pages, kv_heads, head_dim = pool_sizes(op.k_pool)
     pages, rows, group = op.page_table.shape[1], rows_of(op.q, at), op.heads // kv_heads
     splits = _splits(pages * PAGE_CELLS, op.window)
     heads = min(most_heads(head_dim), group)
@@ -69,14 +119,15 @@ def attend(op: Attention, at: Context, planes: Buffer | None = None, out: bool =
     parts = kv_heads * -(-group // heads)
     workers = max(1, min(splits, -(-_WORKERS * at.properties.multiprocessors // (at_once * parts))))
     head = [at.live(op.q), *at.at(op.positions, op.sequences, op.page_table, op.q, op.k_pool, op.v_pool)]
-    head += at.at(op.k_scales, op.v_scales, op.out if out else None)
+    head += at.at(op.k_scales, op.v_scales, out)
     head += at.q8(planes) if planes is not None else [pointer(0)] * 3
     head += [pointer(at.scratch(at_once * per_row)), pointer(at.counters(rows * parts)), pointer(at.faults)]
     head += ints(op.heads, kv_heads, pages, op.window, num_pages)
     macros = [
-        ("STRATA_KV", KV_TYPES[op.k_pool.dtype]),
+        *kv_macros(op.k_pool, op.v_pool),
         ("STRATA_HEADS", heads),
         ("STRATA_DIM", head_dim),
+        *turned(turn),
     ]
     return [
         launch(
@@ -90,6 +141,38 @@ def attend(op: Attention, at: Context, planes: Buffer | None = None, out: bool =
         )
         for row in range(0, rows, at_once)
     ]
+
+
+def turned(turn: bool) -> Sequence[tuple[str, str | int]]:
+    """The macro of kernels that turn heads before they write them."""
+    return [("STRATA_TURN", 1)] if turn else []
+
+
+def _chunk_room(head_dim: int, heads: int, staged: bool) -> int:
+    """Bytes of Room of attention_prompt.cu."""
+    queries = 2 * CHUNK_BLOCK * heads * (head_dim + 8) if staged else 16
+    return 2 * (queries + 2 * CHUNK_BLOCK * (head_dim + 8)) + 2 * 4 * head_dim
+
+
+def _attend_chunk(op: Attention, at: Context) -> Launch:
+    """A thread block 64 rows of one or two heads."""
+    num_pages, kv_heads, _, dim = op.k_pool.shape
+    heads = 2 if op.heads // kv_heads % 2 == 0 else 1
+    staged = _chunk_room(dim, heads, True) <= at.properties.shared
+    args = [at.live(op.q), *at.at(op.positions, op.sequences, op.page_table, op.q, op.k_pool, op.v_pool)]
+    args += at.at(op.k_scales, op.v_scales, op.out)
+    args += ints(op.heads, kv_heads, op.page_table.shape[1], op.window, num_pages)
+    args += [*floats(op.scale), pointer(at.faults)]
+    macros = [
+        ("STRATA_KV", KV_TYPES[op.k_pool.dtype]),
+        ("STRATA_DIM", dim),
+        ("STRATA_STAGED", int(staged)),
+        ("STRATA_HEADS", heads),
+    ]
+    grid, shared = (op.heads // heads, op.q.shape[0] // CHUNK_BLOCK), _chunk_room(dim, heads, staged)
+    return launch(
+        "attention_prompt.cu", "attention_prompt", grid, 128 * heads, args, macros=macros, shared=shared
+    )
 
 
 def _sets(head_dim: int) -> int:

@@ -15,6 +15,10 @@ THREADS = 256
 _WARPS = 4  # of a thread block whose warps work alone
 _MOST_THREADS = 1024
 _LONG_ROW = 256
+_MANY_ROWS, _BLOCKS = (
+    64,
+    16,
+)  # from so many rows on thread blocks take values in turn, so many a multiprocessor
 _MOST_BLOCKS = 1024  # of a kernel whose thread blocks take elements in turn
 
 
@@ -85,6 +89,9 @@ def quantize_blocks(entry: str, inputs: list[Arg], out: Buffer, at: Context) -> 
     """A warp a block of 32 of the q8 rows `out`."""
     k = out.shape[-1]
     args = [at.live(out), *inputs, *at.q8(out), pointer(at.faults), *ints(k)]
+    if rows_of(out, at) >= _MANY_ROWS:
+        grid = min(-(-rows_of(out, at) * k // (4 * THREADS)), _BLOCKS * at.properties.multiprocessors)
+        return [launch("quantize_prompt.cu", entry, grid, THREADS, args)]
     return [launch("quantize.cu", entry, warps(rows_of(out, at) * k // 32), 32 * _WARPS, args)]
 
 

@@ -5,47 +5,38 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from strata.backends.cuda import lower_wide, lower_wide_float
 from strata.backends.cuda.driver import Arg, Launch
-from strata.backends.cuda.lower import FILE, Context, ints, launch, lower, pointer, type_macro
+from strata.backends.cuda.grids import TABLE_WORDS
+from strata.backends.cuda.lower import FILE, Context, floats, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_dense import THREADS, rows_of
-from strata.ops.arithmetic import segment_bounds
+from strata.backends.cuda.segments import (
+    PAD_BYTES,
+    SHORT,
+    blocks_ahead,
+    longest_segment,
+    segment_count,
+    segment_length,
+)
 from strata.ops.buffers import Buffer
+from strata.ops.elementwise import Add
 from strata.ops.linear import LinearF, LinearQ
+from strata.ops.rms_norm import RmsNorm
 
 _ROWS = (1, 2, 4, 8)  # rows a kernel takes at once
-TABLE_WORDS = {
-    "IQ3_XXS": 256,
-    "IQ2_S": 2048,
-    "IQ2_XXS": 512,
-    "IQ2_XS": 1024,
-    "IQ3_S": 512,
-}  # Packed<T>::kTableWords
-_PAD_BYTES = 16  # kSegmentPad of product.cuh, a segment
 _THREADS = 256  # a thread block; fewer lose (docs/measurements.md)
 _ROW_THREADS = (256, 128, 64)  # of linear_row.cu, the first that is balanced
 _ROW_BYTES = 4096  # a warp's ring of linear_row.cu
-_SHORT, _MOST_HALF = 6, 8  # blocks of a segment that a lane holds; of half a segment
+_MOST_HALF = 8  # blocks of half a segment that a lane holds
 _BALANCED = 0.9  # share of the time that multiprocessors have work
 _FEW_ROWS = 2  # that linear_row.cu takes
+PAIR_THREADS = 256
+NORMED = True  # whether linear_pairs.cu makes the norm of its row
+PAIR_STAGES: Sequence[int] = (6, 4, 3)  # of linear_pairs.cu, the first that fit; none: not used
+PAIR_BLOCKS = 3  # thread blocks a multiprocessor of it at most
+_PAIR_STEPS = 8  # kSteps
 _STAGE_VALUES = 8192  # kStage of linear_f.cu, of all rows
 MOST_MATRICES = 3  # of one launch
-
-
-def segment_count(k: int) -> int:
-    """Segments of a row of k values (docs/contract.md)."""
-    return len(segment_bounds(k // 32)) - 1
-
-
-def longest_segment(k: int) -> int:
-    """Blocks of the longest segment."""
-    return -(-(k // 32) // segment_count(k))
-
-
-def segment_length(k: int) -> int:
-    """product.cuh `Length`: blocks of even segments, -1 where none is longer than is loaded ahead, else 0."""
-    if k // 32 % segment_count(k) == 0:
-        return longest_segment(k)
-    return -1 if longest_segment(k) <= blocks_ahead(k) else 0
 
 
 def balanced_threads(sizes: Sequence[int], rows_a_warp: int, at: Context) -> int:
@@ -61,24 +52,20 @@ def balanced_threads(sizes: Sequence[int], rows_a_warp: int, at: Context) -> int
 def half_segment(k: int, rows: int) -> int:
     """Blocks of half a segment, where two lanes share one (relay.cuh): long segments of few rows; else 0."""
     half = -(-longest_segment(k) // 2)
-    long = segment_count(k) == 16 and longest_segment(k) > _SHORT
+    long = segment_count(k) == 16 and longest_segment(k) > SHORT
     return half if long and half <= _MOST_HALF and rows <= 2 else 0
-
-
-def blocks_ahead(k: int) -> int:
-    """Blocks a lane loads before it uses the first: its whole segment where that is short."""
-    longest = longest_segment(k)
-    return longest if longest <= _SHORT else min((4, 5), key=lambda a: (-(-longest // a) * a, -a))
 
 
 def shared_bytes(name: str, k: int, rows: int) -> int:
     """Dynamic shared memory of linear_q."""
-    row = k + _PAD_BYTES * segment_count(k) + k // 32 * 8
+    row = k + PAD_BYTES * segment_count(k) + k // 32 * 8
     return 4 * TABLE_WORDS.get(name, 0) + 4 * THREADS * rows + rows * row
 
 
 def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
-    """One launch of up to three products of the same rows with matrices of one format."""
+    """One launch of up to three products of the same rows with matrices of one format; of a chunk's rows, more."""
+    if lower_wide.applies(at):
+        return lower_wide.products(ops, at)
     fmt, k, rows = ops[0].weight.format, ops[0].weight.shape[1], rows_of(ops[0].out, at)
     room = [m for m in _ROWS if m == 1 or shared_bytes(fmt.name, k, m) <= at.properties.shared]
     m = next((m for m in room if m >= rows), room[-1])
@@ -101,13 +88,17 @@ def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
 
 
 def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:
-    """One launch of up to three products of the same float rows with matrices of one type."""
+    """One launch of up to three products of the same float rows with matrices of one type; of a chunk's rows, more."""
+    if all(lower_wide_float.applies(op, at) for op in ops):
+        return lower_wide_float.products(ops, at)
     fmt, k, rows = ops[0].weight.format, ops[0].weight.shape[1], rows_of(ops[0].out, at)
     m = next((m for m in _ROWS if m >= rows), _ROWS[-1])
     macros: list[tuple[str, str | int]] = [type_macro(fmt), ("STRATA_ROWS", m)]
     sizes = [op.weight.shape[0] for op in ops]
     named = [(n, pointer(at.weight(op.weight, FILE)), op.out) for n, op in zip(sizes, ops, strict=True)]
     x, steps = [at.live(ops[0].out), *at.at(ops[0].x)], ints(k, k // 32 if k % 8 == 0 else 0)
+    if m == 1 and (streamed := _pairs(ops, at)):
+        return [streamed]
     if m <= _FEW_ROWS:
         threads = balanced_threads(sizes, 1, at)
         matrices, blocks = _matrices(named, threads // 32, at)
@@ -118,6 +109,48 @@ def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:
         entry, shared = "linear_f", 4 * m * (_STAGE_VALUES // m // 32 * 32)
     grid, args = (blocks, -(-rows // m)), [*x, *matrices, *steps]
     return [launch(f"{entry}.cu", entry, grid, threads, args, macros=macros, shared=shared)]
+
+
+def normed(ops: Sequence[LinearF], norm: RmsNorm, before: Add | None, at: Context) -> list[Launch] | None:
+    """One launch of products of a row that the norm makes [of the sum before it]; None where that needs two."""
+    streamed = (
+        _pairs(ops, at, norm, before)
+        if NORMED and rows_of(ops[0].out, at) == rows_of(norm.out, at) == 1
+        else None
+    )
+    return None if streamed is None else [streamed]
+
+
+def _pairs(
+    ops: Sequence[LinearF], at: Context, norm: RmsNorm | None = None, before: Add | None = None
+) -> Launch | None:
+    """One row's products by thread blocks that stay; None where rows are odd or there is no room."""
+    fmt, k = ops[0].weight.format, ops[0].weight.shape[1]
+    value, sizes = fmt.block_bytes // fmt.block_values, [op.weight.shape[0] for op in ops]
+    for stages in PAIR_STAGES:
+        shared = 4 * k + PAIR_THREADS // 32 * stages * 2 * 32 * _PAIR_STEPS * value
+        blocks = min((at.properties.shared + 1024) // (shared + 1024), PAIR_BLOCKS)
+        if k % 32 == 0 and all(n % 2 == 0 for n in sizes) and blocks and shared <= at.properties.shared:
+            break
+    else:
+        return None
+    matrices, _ = _matrices(
+        [(op.weight.shape[0], pointer(at.weight(op.weight, FILE)), op.out) for op in ops], 1, at
+    )
+    extra: list[Arg] = [pointer(0)] * 3
+    if norm is None:
+        x = ops[0].x
+    elif before is None:
+        x, extra = norm.x, [pointer(0), *at.raw(norm.weight), pointer(0)]
+    else:
+        x, extra = before.a, [*at.at(before.b), *at.raw(norm.weight), *at.at(before.out)]
+    args = [at.live(ops[0].out), *at.at(x), *matrices, *extra, *floats(0.0 if norm is None else norm.eps)]
+    macros: list[tuple[str, str | int]] = [
+        type_macro(fmt), ("STRATA_STAGES", stages), ("STRATA_BLOCKS", blocks), ("STRATA_THREADS", PAIR_THREADS),
+        ("STRATA_K", k), ("STRATA_NORM", int(norm is not None)),
+    ]  # fmt: skip
+    grid = at.properties.multiprocessors * blocks, 1
+    return launch("linear_pairs.cu", "linear_pairs", grid, PAIR_THREADS, args, macros=macros, shared=shared)
 
 
 def _matrices(

@@ -1,9 +1,10 @@
 """Lowering rules of the mixture of experts: the router's choice, and the experts' products."""
 
+from strata.backends.cuda import lower_wide, lower_wide_experts
 from strata.backends.cuda.driver import Launch
+from strata.backends.cuda.grids import TABLE_WORDS
 from strata.backends.cuda.lower import Context, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_heads import by_warp
-from strata.backends.cuda.lower_linear import TABLE_WORDS
 from strata.ops.arithmetic import segment_bounds
 from strata.ops.expert_groups import GroupByExpert
 from strata.ops.experts import ExpertDown, ExpertGateUp
@@ -25,6 +26,8 @@ def _(op: Router, at: Context) -> list[Launch]:
 
 @lower.register
 def _(op: GroupByExpert, at: Context) -> list[Launch]:
+    if lower_wide.applies(at):
+        return lower_wide_experts.group(op, at)
     experts, k = op.offsets.shape[0] - 1, op.topk_ids.shape[-1]
     args = [at.live(op.topk_ids), *at.at(op.topk_ids, op.pairs, op.offsets), *ints(k, experts)]
     threads = min(1024, -(-experts // 32) * 32)
@@ -58,6 +61,15 @@ class _Shape:
 
 @lower.register
 def _(op: ExpertGateUp, at: Context) -> list[Launch]:
+    wide = lower_wide_experts.gate_up_applies(op, at)
+    nodes = lower_wide_experts.gate_up(op, at) if wide else [_gate_up(op, at)]
+    if at.tier is not None and at.tier.holds(op.gate):
+        return [*at.tier.stage(at, op, None, renormalise=False), *nodes]
+    return nodes
+
+
+def _gate_up(op: ExpertGateUp, at: Context) -> Launch:
+    """Gate and up for pairs of few rows."""
     experts, n, hidden = op.gate.shape
     pairs = op.out.shape[0]
     s = _Shape(hidden, n, pairs, at.bucket, experts, [op.gate.format, op.up.format])
@@ -67,14 +79,19 @@ def _(op: ExpertGateUp, at: Context) -> list[Launch]:
     args += [*at.raw(op.gate_scale, op.up_scale), *out]
     args += [*ints(hidden, n, experts, op.k, int(s.by_expert)), pointer(at.faults)]
     macros = [type_macro(op.gate.format), type_macro(op.up.format, "STRATA_UP"), *s.macros]
-    node = launch("moe.cu", "expert_gate_up", s.grid, s.threads, args, macros=macros, shared=s.shared)
-    if at.tier is not None and at.tier.holds(op.gate):
-        return [*at.tier.stage(at, op, None, renormalise=False), node]
-    return [node]
+    return launch("moe.cu", "expert_gate_up", s.grid, s.threads, args, macros=macros, shared=s.shared)
 
 
 @lower.register
 def _(op: ExpertDown, at: Context) -> list[Launch]:
+    wide = lower_wide_experts.down_applies(op, at)
+    nodes = lower_wide_experts.down(op, at) if wide else [_down(op, at)]
+    held = at.tier is not None and at.tier.table(op.weight) is not None
+    return [*nodes, *at.tier.take(at, op)] if at.tier is not None and held else nodes
+
+
+def _down(op: ExpertDown, at: Context) -> Launch:
+    """Down for pairs of few rows."""
     experts, n, k = op.weight.shape
     s = _Shape(k, n, op.out.shape[0], at.bucket, experts, [op.weight.format])
     rows = [pointer(0), *at.q8(op.x)] if op.x.dtype == "q8" else [*at.at(op.x), *[pointer(0)] * 3]
@@ -87,6 +104,4 @@ def _(op: ExpertDown, at: Context) -> list[Launch]:
     ]
     args += ints(k, n, experts, int(s.by_expert))
     macros = [type_macro(op.weight.format), *s.macros]
-    node = launch("moe.cu", "expert_down", s.grid, s.threads, args, macros=macros, shared=s.shared)
-    held = at.tier is not None and at.tier.table(op.weight) is not None
-    return [node, *at.tier.take(at, op)] if at.tier is not None and held else [node]
+    return launch("moe.cu", "expert_down", s.grid, s.threads, args, macros=macros, shared=s.shared)

@@ -4,45 +4,27 @@ from collections.abc import Sequence
 
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import FILE, PACKED, Context, ints, launch, pointer, type_macro
-from strata.backends.cuda.lower_linear import TABLE_WORDS, blocks_ahead, segment_count, segment_length
+from strata.backends.cuda.lower_stream import stream
 from strata.backends.cuda.pattern import Product, require
+from strata.backends.cuda.segments import (
+    blocks_ahead,
+    segment_count,
+    segment_length,
+    staged_bytes,
+    staged_weight_bytes,
+    table_bytes,
+)
 from strata.ops.buffers import Buffer
-from strata.quants import Format
 
 _MOST, _TYPES = 6, 3  # matrices, and types of matrices, of a launch
 _THREADS = 256
 _ROWS = (1, 2, 4, 8)
-STAGED = True  # whether weights of products come through shared memory where their format knows how
 FLOAT_AHEAD = 20  # values of a float row that a lane has on their way
 FLOAT_STAGED = True  # whether launches of few thread blocks take whole float rows through shared memory
-# Formats that can (staged_weights.cuh): bytes a block of 32; planes with padding where segments are even, and always.
-_STAGED_PLANES = {"Q6_K": (26.25, 2, 0), "IQ3_XXS": (12.25, 1, 0), "Q2_0": (9.0, 1, 0), "Q8_0": (34.0, 0, 1)}
 _FLOAT_AHEAD_OF_MORE = 8
+SHARED_SEGMENTS = False  # whether two lanes share a segment of product_write, one row
+_HALF_WARP, _MOST_WARPS = 16, 32
 _NO_BLOCKS = "ROWS", "SEGMENTS", "AHEAD", "LENGTH"  # macros of launches without a quantised matrix
-PAD_BYTES = 16  # kSegmentPad of product.cuh, a segment
-
-
-def staged_bytes(k: int, rows: int) -> int:
-    """Shared memory of rows of k activations (product.cuh `staged_rows`)."""
-    return rows * (k + PAD_BYTES * segment_count(k) + k // 32 * 8)
-
-
-def table_bytes(fmt: Format) -> int:
-    """Shared memory of a format's grid."""
-    return 4 * TABLE_WORDS.get(fmt.name, 0)
-
-
-def staged_weight_bytes(fmt: Format, k: int) -> int:
-    """Shared memory of one warp's weights (staged_weights.cuh `kBytes`); 0: they go to registers."""
-    segments, length = segment_count(k), segment_length(k)
-    cells = k // 32 * (32 // segments)
-    if not STAGED or length <= 0 or cells % 16 or k % fmt.block_values:
-        return 0
-    if fmt.name not in _STAGED_PLANES:
-        return 0
-    nbytes, even, always = _STAGED_PLANES[fmt.name]
-    padding = 32 * PAD_BYTES * (always + (even if length % 2 == 0 else 0))
-    return -(-int(cells * nbytes + padding) // 16) * 16
 
 
 def rows_at_once(bucket: int) -> int:
@@ -89,6 +71,8 @@ def products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product])
 
 
 def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]) -> Launch:
+    if rows_at_once(at.bucket) == 1 and (streamed := stream(at, at.live(x), q8, at.at(x), matrices)):
+        return streamed
     k, rows = x.shape[-1], rows_at_once(at.bucket)
     formats = list(dict.fromkeys(m.weight.format for m in matrices))
     macros = [type_macro(f, f"STRATA_TYPE{i}") for i, f in enumerate(formats)]
@@ -133,6 +117,22 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
     return launch("products.cu", "products", grid, _THREADS, args, macros=macros, shared=shared, reads=reads)
 
 
+def _shared_segments(at: Context, product: Product) -> tuple[int, int] | None:
+    """Threads and shared memory of product_write where two lanes share a segment of weights in shared memory: a warp a
+    weight row, and a thread block a multiprocessor where that many rows fit."""
+    n, k = product.weight.shape
+    fmt = product.weight.format
+    weights = staged_weight_bytes(fmt, k, 2) if segment_count(k) == _HALF_WARP else 0
+    if not SHARED_SEGMENTS or not weights:
+        return None
+    for warps in range(min(_MOST_WARPS, -(-n // at.properties.multiprocessors)), 3, -1):
+        shared = table_bytes(fmt) + 256 * warps + staged_bytes(k, 1)
+        shared = -(-shared // 16) * 16 + warps * weights
+        if shared <= at.properties.shared:
+            return 32 * warps, shared
+    return None
+
+
 def product_write(
     at: Context, x: list[Arg], product: Product, residual: Buffer, inject: Buffer | None, out: Buffer
 ) -> Launch:
@@ -141,21 +141,28 @@ def product_write(
     require(product.weight.format.quantised)
     streams = 0 if inject is None else inject.shape[-1]
     rows, fmt = rows_at_once(at.bucket), product.weight.format
+    if rows == 1 and (shared_rows := _shared_segments(at, product)):
+        threads, staged, share = *shared_rows, 2
+    else:
+        threads, share = _THREADS, 1
     shared = table_bytes(fmt) + 8 * _THREADS * rows + staged_bytes(k, rows)
     while rows > 1 and shared > at.properties.shared:
         rows //= 2
         shared = table_bytes(fmt) + 8 * _THREADS * rows + staged_bytes(k, rows)
-    staged = _staged(at, [product], k, shared)
+    if share == 1:
+        staged = _staged(at, [product], k, shared)
     weight = at.packed(product.weight)
     args = [at.live(out), *x, weight, *at.at(residual, inject, out), *ints(k, n)]
     macros = [
         type_macro(fmt),
         *geometry(k, rows),
         ("STRATA_STREAMS", streams),
-        ("STRATA_STAGED", int(staged > shared)),
+        ("STRATA_STAGED", int(share == 2 or staged > shared)),
+        ("STRATA_THREADS", threads),
+        ("STRATA_SHARE", share),
     ]
-    grid = -(-n // (_THREADS // 32 * (32 // segment_count(k)))), -(-at.bucket // rows)
+    grid = -(-n // (threads // 32 * (32 // segment_count(k) // share))), -(-at.bucket // rows)
     reads = [(weight, product.weight)]
     return launch(
-        "product_write.cu", "product_write", grid, _THREADS, args, macros=macros, shared=staged, reads=reads
+        "product_write.cu", "product_write", grid, threads, args, macros=macros, shared=staged, reads=reads
     )

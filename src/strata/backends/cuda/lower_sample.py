@@ -3,6 +3,7 @@
 from strata.backends.cuda.driver import Launch
 from strata.backends.cuda.lower import Context, ints, launch, lower, pointer
 from strata.backends.cuda.lower_dense import THREADS, rows_of
+from strata.ops.count_tokens import CountTokens
 from strata.ops.publish import Publish
 from strata.ops.sample import Sample
 
@@ -23,6 +24,15 @@ def _(op: Sample, at: Context) -> list[Launch]:
         launch("sample.cu", "sample_scores", grid, THREADS, args),
         launch("sample.cu", "sample_distances", grid, THREADS, args),
         launch("sample.cu", "sample_choose", rows, 1024, args),
+    ]
+
+
+@lower.register
+def _(op: CountTokens, at: Context) -> list[Launch]:
+    rows, (slots, vocab) = op.tokens.shape[0], op.counts.shape
+    args = [at.live(op.tokens), *at.at(op.slots, op.tokens, op.counts), pointer(at.faults)]
+    return [
+        launch("count_tokens.cu", "count_tokens", 1, -(-rows // 32) * 32, [*args, *ints(rows, slots, vocab)])
     ]
 
 

@@ -1,4 +1,4 @@
-"""Memory of the CUDA backend: slabs that only grow while loading, and arrays that lie on the device."""
+"""Memory of the CUDA backend: slabs that only grow while loading, and arrays on the device or in page-locked memory."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from strata.backends.cuda.driver import Driver
+from strata.backends.cuda.driver import Driver, HostMemory
 
 ALIGNMENT = 256
 
@@ -91,6 +91,22 @@ class DeviceArray:
             offsets, shape = np.asarray(picks[0]).reshape(-1), (*np.shape(picks[0]), *rest)
         further = (*(slice(None) for _ in range(len(shape) - len(rest))), *tail) if tail else None
         return shape, list(_runs(offsets, size)), further
+
+
+class HostArray(DeviceArray):
+    """The same of page-locked memory that kernels write in place: what is read or written waits for them first."""
+
+    def __init__(self, driver: Driver, memory: HostMemory, shape: tuple[int, ...], dtype: DTypeLike):
+        super().__init__(driver, memory.address, shape, dtype)
+        self._memory = memory.array.view(dtype).reshape(shape)
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        self._driver.synchronize()
+        return np.array(self._memory[index])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._driver.synchronize()
+        self._memory[index] = value
 
 
 def _runs(offsets: NDArray[np.int64], size: int) -> Iterator[tuple[int, int]]:

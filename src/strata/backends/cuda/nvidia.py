@@ -1,6 +1,7 @@
 """The driver protocol on an NVIDIA GPU, over cuda-bindings' driver API: one device, its primary context, one stream."""
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from strata import log
 from strata.backends.cuda import compile as kernel_compiler
 from strata.backends.cuda.compile import Compiler
-from strata.backends.cuda.driver import DeviceProperties, HostMemory, Kernel, Launch, Source
+from strata.backends.cuda.driver import COMPUTE, DeviceProperties, HostMemory, Kernel, Launch, Source
 from strata.errors import DeviceError
 
 _OLDEST = 75  # sm_75
@@ -36,6 +37,15 @@ _CAUSES = {
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernel image does not fit this GPU",
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the driver is older than the compiler; update it, or install cuda12",
 }
+
+
+_STICKY = {
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "ILLEGAL_ADDRESS", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS", "HARDWARE_STACK_ERROR", "ECC_UNCORRECTABLE",
+        "LAUNCH_FAILED", "LAUNCH_TIMEOUT",
+    )
+}  # fmt: skip
 
 
 def bindings() -> Any:
@@ -69,16 +79,20 @@ def device_count() -> int:
 
 
 class NvidiaDriver:
-    """A GPU by number."""
+    """A GPU by number. Any thread may use it, one at a time; `close` gives all that it holds back."""
 
     def __init__(self, device: int, cache: Path):
-        self._cuda = cuda = bindings()
+        self._bindings = cuda = bindings()
+        self._context: Any = None
+        self._thread = threading.local()  # `bound`: the context is this thread's
         try:
             check(cuda.cuInit(0))
         except (RuntimeError, OSError) as error:
             raise DeviceError(f"no NVIDIA driver: {str(error).splitlines()[0]}") from None
         self._check_version()
         count = int(check(cuda.cuDeviceGetCount()))
+        if not count:
+            raise DeviceError(_CAUSES["CUDA_ERROR_NO_DEVICE"])
         if not 0 <= device < count:
             raise DeviceError(f"--device names GPU {device}; this machine shows {count} (from 0 on)")
         self._device = check(cuda.cuDeviceGet(device))
@@ -87,36 +101,68 @@ class NvidiaDriver:
             raise DeviceError(
                 f"{self.properties.name} is {self.properties.arch}; sm_{_OLDEST} is the oldest served"
             )
-        check(cuda.cuCtxSetCurrent(check(cuda.cuDevicePrimaryCtxRetain(self._device), "opening the GPU")))
-        self._stream, self._side = (
-            check(cuda.cuStreamCreate(int(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))) for _ in range(2)
-        )
+        self._context = self._open()
+        apart = int(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        self._stream, self._side, copies = (check(cuda.cuStreamCreate(apart)) for _ in range(3))
+        self._streams = self._stream, copies  # COMPUTE, COPIES
         self._compiler = Compiler(self.properties.arch, cache)
         self._modules: dict[Source, Any] = {}
         self._functions: dict[tuple[Kernel, bool], Any] = {}
         self._warn_of_others(device)
 
+    def _open(self) -> Any:
+        """The device's context. One that was lost cannot be had again in the same process (CUDA's manual, "sticky"
+        errors; seen on an H200 after ILLEGAL_ADDRESS)."""
+        code, context = self._bindings.cuDevicePrimaryCtxRetain(self._device)
+        if code.name in _STICKY:
+            raise DeviceError(
+                f"this process has lost the GPU and cannot have it again: start it anew ({code.name} {int(code)})"
+            )
+        return check((code, context), "opening the GPU")
+
+    @property
+    def _cuda(self) -> Any:
+        """The bindings, with the context as the calling thread's."""
+        if self._context is not None and not getattr(self._thread, "bound", False):
+            check(self._bindings.cuCtxSetCurrent(self._context))
+            self._thread.bound = True
+        return self._bindings
+
+    def close(self) -> None:
+        """Ends the context and with it all memory, graphs and images; nothing may be used afterwards. One that is lost
+        is given up without a word."""
+        if self._context is not None:
+            self._context = None
+            self._bindings.cuDevicePrimaryCtxRelease(self._device)
+
     # ---- memory ------------------------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int) -> int:
         """Zeroed device memory."""
-        code, address = self._cuda.cuMemAlloc(max(nbytes, 16))
-        if code.name == "CUDA_ERROR_OUT_OF_MEMORY":
-            free, total = (n / 2**30 for n in check(self._cuda.cuMemGetInfo()))
-            raise DeviceError(
-                f"GPU memory is full: {nbytes / 2**30:.2f} GiB more needed, {free:.2f} of {total:.1f} GiB free; "
-                "lower --max-context or --parallel, or keep keys and values in --kv int8"
-            )
-        pointer = int(check((code, address), "allocating"))
+        pointer = int(self._within_memory(self._cuda.cuMemAlloc(max(nbytes, 16)), "allocating", nbytes))
         check(self._cuda.cuMemsetD8Async(pointer, 0, max(nbytes, 16), self._stream))
         self.synchronize()
         return pointer
+
+    def _within_memory(self, result: tuple[Any, ...], doing: str, nbytes: int = 0) -> Any:
+        """As `check`, for calls that take device memory: what was needed, where that is known, and what is free."""
+        if result[0].name == "CUDA_ERROR_OUT_OF_MEMORY":
+            free, total = (n / 2**30 for n in check(self._cuda.cuMemGetInfo()))
+            needed = f"{nbytes / 2**30:.2f} GiB more needed" if nbytes else f"more needed for {doing}"
+            raise DeviceError(
+                f"GPU memory is full: {needed}, {free:.2f} of {total:.1f} GiB free; "
+                "lower --max-context or --parallel, or keep keys and values in --kv int8"
+            )
+        return check(result, doing)
 
     def allocate_host(self, nbytes: int) -> HostMemory:
         """Zeroed page-locked memory; one address on both sides."""
         size = max(nbytes, 16)
         flags = self._cuda.CU_MEMHOSTALLOC_PORTABLE | self._cuda.CU_MEMHOSTALLOC_DEVICEMAP
-        pointer = int(check(self._cuda.cuMemHostAlloc(size, flags), f"page-locking {size} bytes"))
+        code, address = self._cuda.cuMemHostAlloc(size, flags)
+        if code.name == "CUDA_ERROR_OUT_OF_MEMORY":  # of the host's memory, or what may be locked of it
+            raise DeviceError(f"RAM cannot be page-locked: {size / 2**20:.1f} MiB more needed ({code.name})")
+        pointer = int(check((code, address), "page-locking"))
         array = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(pointer))
         array[:] = 0
         return HostMemory(pointer, array[:nbytes])
@@ -159,7 +205,8 @@ class NvidiaDriver:
         if self._compiler.compiled > before:
             log.logger(__name__).info("%d kernels compiled", self._compiler.compiled - before)
         for source, image in zip(missing, images, strict=True):
-            self._modules[source] = check(self._cuda.cuModuleLoadData(image), f"loading {source}")
+            loaded = self._cuda.cuModuleLoadData(image)
+            self._modules[source] = self._within_memory(loaded, f"loading {source}")
 
     def _progress(self, done: int, of: int) -> None:
         if done == of or done % 16 == 0:
@@ -246,7 +293,7 @@ class NvidiaDriver:
                 self._follow(self._stream, self._side)
         finally:
             graph = check(cuda.cuStreamEndCapture(self._stream), "recording")
-        executable = check(cuda.cuGraphInstantiate(graph, 0), "instantiating a graph")
+        executable = self._within_memory(cuda.cuGraphInstantiate(graph, 0), "instantiating a graph")
         check(cuda.cuGraphDestroy(graph))
         check(cuda.cuGraphUpload(executable, self._stream))
         return executable
@@ -273,30 +320,43 @@ class NvidiaDriver:
             seen.append([self.elapsed(a, b) for a, b in pairwise(events)])
         return [float(x) for x in np.median(np.array(seen), axis=0)]
 
-    def replay(self, graph: Any) -> None:
+    def replay(self, graph: Any, stream: int = COMPUTE) -> None:
         """Starts a graph."""
-        check(self._cuda.cuGraphLaunch(graph, self._stream), "replaying")
+        check(self._cuda.cuGraphLaunch(graph, self._streams[stream]), "replaying")
 
     def synchronize(self) -> None:
         """Waits for the stream."""
         check(self._cuda.cuStreamSynchronize(self._stream), "waiting")
 
-    def event(self) -> Any:
-        """An event without timing."""
-        return check(self._cuda.cuEventCreate(int(self._cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING)))
+    def event(self, timed: bool = False) -> Any:
+        """An event, without timing where nobody asks for it."""
+        untimed = int(self._cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        return check(self._cuda.cuEventCreate(0 if timed else untimed))
 
-    def signal(self, event: Any) -> None:
+    def signal(self, event: Any, stream: int = COMPUTE) -> None:
         """Records it on the stream."""
-        check(self._cuda.cuEventRecord(event, self._stream))
+        check(self._cuda.cuEventRecord(event, self._streams[stream]))
+
+    def wait_on(self, event: Any, stream: int = COMPUTE) -> None:
+        """Lets the stream wait."""
+        check(self._cuda.cuStreamWaitEvent(self._streams[stream], event, 0))
 
     def wait(self, event: Any) -> None:
         """Waits for its last record."""
         check(self._cuda.cuEventSynchronize(event), "waiting")
 
+    def passed(self, event: Any) -> bool:
+        """Asks without waiting."""
+        result = self._cuda.cuEventQuery(event)
+        if result[0].name == "CUDA_ERROR_NOT_READY":
+            return False
+        check(result, "asking for an event")
+        return True
+
     def mark(self) -> Any:
         """An event on the stream."""
-        event = check(self._cuda.cuEventCreate(0))
-        check(self._cuda.cuEventRecord(event, self._stream))
+        event = self.event(timed=True)
+        self.signal(event)
         return event
 
     def elapsed(self, first: Any, last: Any) -> float:

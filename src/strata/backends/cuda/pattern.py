@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.fuse import Lowering, Match, Window, fusion
 from strata.backends.cuda.lower import Context, lower, pointer
+from strata.backends.cuda.lower_wide import WIDE_ROWS
 from strata.ops.buffers import Buffer, Weight
 from strata.ops.linear import LinearF, LinearQ
 from strata.ops.op import Op
@@ -85,6 +86,10 @@ class Pattern:
         """Addresses of x as q8; null where nobody asked for it."""
         return at.q8(self.q8[x]) if x in self.q8 else [pointer(0)] * 3
 
+    def unread(self, buffer: Buffer) -> bool:
+        """Whether nothing beyond what is taken reads the scratch buffer."""
+        return self._window.unread_after(len(self.ops), buffer)
+
     def close(self, *results: Buffer) -> None:
         """Mismatch where an op outside reads what the pattern makes, results aside."""
         made = {b for op in self.ops for b in op.outputs if b.role == "scratch"} - set(results)
@@ -99,6 +104,9 @@ def sublayer(matcher: Matcher) -> Matcher:
     one by one."""
 
     def rule(window: Window) -> Match | None:
+        first = window.at(0, Op)
+        if first is not None and first.outputs and first.outputs[0].shape[0] >= WIDE_ROWS:
+            return None  # of a prompt's rows each op has kernels of its own
         pattern = Pattern(window)
         try:
             lowering = matcher(pattern)

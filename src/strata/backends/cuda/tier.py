@@ -2,6 +2,7 @@
 share of the misses (native/include/strata/tiers_gpu.h, kernels/experts_begin.cu, experts_stage.cu)."""
 
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -14,10 +15,12 @@ from strata.backends.cpu.lower import Addresses
 from strata.backends.cpu.lower import lower as lower_for_cpu
 from strata.backends.cpu.tiers import ExpertTiers
 from strata.backends.cuda.driver import Arg, Driver, Launch
+from strata.backends.cuda.lent_slots import LentSlots
 from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
 from strata.backends.cuda.lower_products import products
 from strata.backends.cuda.memory import ALIGNMENT
 from strata.backends.cuda.pattern import Pattern, Product
+from strata.backends.cuda.prompt_experts import PromptExperts
 from strata.backends.cuda.weights import is_packed
 from strata.errors import UnsupportedError
 from strata.hw.machine import DEFAULT_LINK
@@ -48,6 +51,7 @@ class TierOptions:
     cpu_share: float = 0.0
     workers: int = 1
     link_rate: float = 0.0
+    prompt_places: int = 0  # of the ring of prompt chunks; 0: prompts take the step form
     ahead: int = 0  # experts fetched for the next layer on a guess, at most; 0: no guesses are made
 
 
@@ -99,23 +103,31 @@ class ExpertTier:
         driver.upload(self._tables, nothing.copy())
         addresses.append(driver.allocate(state))
         inner = max(g.shape[1] for g in gates)
+        slots = self._slots()
         self.device = _native.GpuDevice(
-            self._experts.store, self._slots(), *sizes[:3], inner, experts, o.workers if o.cpu_share else 0,
+            self._experts.store, slots, *sizes[:3], inner, experts, o.workers if o.cpu_share else 0,
             self._experts.wait_limit_ns, self._mapped.address, faults,
         )  # fmt: skip
         self.device.set_share(o.cpu_share)
         self.device.set_ahead(o.ahead)
         self.device.set_link(1e9 / o.link_rate if o.link_rate else 0.0)
         self._tier = self._upload(np.frombuffer(self.device.image(addresses, place, o.places), np.uint8))
+        self.prompts: PromptExperts | None = None
+        if o.prompt_places:
+            self.prompts = PromptExperts(driver, self, o.prompt_places, place)
+        self.lending = LentSlots(self.device, slots, self._experts.blob_bytes)
 
     def _slots(self) -> list[tuple[int, int]]:
-        """Address and bytes of every slot, all in one allocation."""
-        sizes = np.array(self._options.slots, np.uint64)
-        if not len(sizes):
+        """Address and bytes of every slot, all in one allocation; sizes take turns there, so that any part of it has
+        some of each."""
+        sizes = self._options.slots
+        if not sizes:
             return []
-        begin = self._driver.allocate(int(sizes.sum()))
-        ends = np.cumsum(sizes) + np.uint64(begin)
-        return [(int(end - size), int(size)) for end, size in zip(ends, sizes, strict=True)]
+        at, found = self._driver.allocate(sum(sizes)), {}
+        for i in _in_turn(sizes):
+            found[i] = at, sizes[i]
+            at += sizes[i]
+        return [found[i] for i in range(len(sizes))]
 
     def _sources(self) -> Any:
         """Where kernels read experts in RAM, uint64 [layers, 3, experts]."""
@@ -141,10 +153,27 @@ class ExpertTier:
 
     def table(self, weight: Weight) -> int | None:
         """Address of uint64 [num_experts] for a stack in tiers."""
+        at = self.plane(weight)
+        return None if at is None else self._tables + 8 * at * self.num_experts
+
+    def plane(self, weight: Weight) -> int | None:
+        """Number of a stack among all planes of all layers; None: it is not in tiers."""
         for i, planes in enumerate(self._stacks):
             if weight in planes:
-                return self._tables + 8 * (3 * i + planes.index(weight)) * self.num_experts
+                return 3 * i + planes.index(weight)
         return None
+
+    def layer(self, gate: Weight) -> int:
+        """Number of the layer with this gate stack among those with experts."""
+        return self._experts.layers[gate]
+
+    def macros(self, layer: int) -> list[tuple[str, str | int]]:
+        """Of expert_copy.cuh."""
+        return _macros(self._stacks[layer])
+
+    def plane_bytes(self, layer: int) -> tuple[int, ...]:
+        """Bytes of an expert's gate, up and down."""
+        return tuple(_plane_bytes(w) for w in self._stacks[layer])
 
     def holds(self, gate: Weight) -> bool:
         """Whether the layer with this gate stack is in tiers."""
@@ -270,7 +299,8 @@ class ExpertTier:
 
     def _begin(self, layer: int, step: bool) -> list[Launch]:
         planes = self._stacks[0]
-        args: list[Arg] = [self.address, *ints(layer, int(step))]
+        hold = 0 if self.prompts is None or not step else self.prompts.hold_address
+        args: list[Arg] = [self.address, *ints(layer, int(step)), pointer(hold)]
         nodes = [launch("experts_begin.cu", "begin_experts", 1, _THREADS, args, macros=_macros(planes))]
         for number, of_class in enumerate(self._classes.values()):
             args = [self.address, *ints(number, *(_plane_bytes(w) for w in of_class))]
@@ -325,15 +355,40 @@ class ExpertTier:
         return self._options.link_rate or self._measured or DEFAULT_LINK
 
     def settle(self) -> None:
-        """Applies what was asked for, without a step."""
+        """Applies what was asked for, without a step, whether or not chunks hold experts where they are."""
         for node in self._begin(0, step=False):
             self._driver.launch(node)
         self._driver.synchronize()
+
+    def lend(self, nbytes: int) -> None:
+        """Takes experts out of the last so many bytes of slots, and keeps the others where they are."""
+        assert self.prompts is not None
+        self.prompts.hold(True)
+        self._driver.synchronize()
+        self.lending.lend(nbytes, self.settle)
+
+    def end_prompts(self) -> None:
+        """Experts may move again; slots that were lent get what the prompts used."""
+        if self.prompts is None or not (self.prompts.held or self.lending.lent):
+            return
+        self.prompts.hold(False)
+        if self.lending.lent:
+            self.lending.give_back(self.prompts.take_used())
 
     @property
     def blob_bytes(self) -> tuple[int, ...]:
         """Of one expert of each layer."""
         return self._experts.blob_bytes
+
+
+def _in_turn(sizes: Sequence[int]) -> list[int]:
+    """Places of the list so that the first part of the result, of any length, has of each size about the same share."""
+    seen, of = Counter[int](), Counter(sizes)
+    shares = []
+    for i, size in enumerate(sizes):
+        shares.append((seen[size] / of[size], i))
+        seen[size] += 1
+    return [i for _, i in sorted(shares)]
 
 
 def _formats(planes: Sequence[Weight]) -> tuple[str, ...]:

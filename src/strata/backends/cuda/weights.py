@@ -54,6 +54,10 @@ class WeightStore:
             self._placed[key] = self._put(weight.data, weight.format, n, k, layout)
         return self._placed[key]
 
+    def lies_at(self, weight: Weight, address: int) -> None:
+        """The file's bytes of the weight lie there for kernels; comes before its first use."""
+        self._placed[weight, FILE] = address
+
     def expert_table(self, weight: Weight) -> int:
         """Address of uint64 [num_experts]: where each expert of a stack lies, packed where its format is."""
         if weight not in self._tables:

@@ -16,6 +16,7 @@ _PAGE_CELLS = 64
 
 async def status_of(service: Service, settings: Sequence[Settings]) -> dict[str, Any]:
     """Figures of one moment; `now` in seconds, for rates are differences of two looks. Unknown values are None."""
+    await service.look()
     engine, requests, cards = service.engine, service.engine.open_requests, hw.gpus()
     count = _counts(service.metrics)
     hits, queries = count["prefix_cache_hits_total"], count["prefix_cache_queries_total"]

@@ -1,17 +1,25 @@
 // attention: row r attends to cells 0 .. positions[r] of its sequence (the last `window` of them, when not 0). Macros: STRATA_KV (pool
-// type), STRATA_HEADS (query heads a thread block takes), STRATA_DIM (values a head). Grid: (split workers, groups of heads, rows from
+// type; of values STRATA_V, where it is another), STRATA_TURN (1: heads are turned, ops/hadamard.py), STRATA_HEADS (query heads a thread block takes), STRATA_DIM (values a head). Grid: (split workers, groups of heads, rows from
 // `row0` on); workers of a row take its splits in turn, and the last of them to end joins them. The result goes to `out` and, as int8
 // blocks, to the planes out_q, out_d, out_sums: either may be null.
+#include "hadamard.cuh"
 #include "op.cuh"
 #include "split.cuh"
 #include "step.cuh"
 
 using namespace strata;
 
+#ifndef STRATA_V
+#define STRATA_V STRATA_KV
+#endif
+#ifndef STRATA_TURN
+#define STRATA_TURN 0
+#endif
+
 namespace {
 
 constexpr int H = STRATA_HEADS, D = STRATA_DIM;
-using Work = Split<STRATA_KV, H, D>;
+using Work = Split<STRATA_KV, STRATA_V, H, D>;
 
 struct Output {
   float* out;
@@ -21,8 +29,12 @@ struct Output {
   uint32_t* faults;
 
   // `values` [heads][D] in shared memory, of a row's heads from flat position `at` on.
-  __device__ __forceinline__ void put(const float* values, int heads, size_t at) const {
+  __device__ __forceinline__ void put(float* values, int heads, size_t at) const {
     __syncthreads();
+    if (STRATA_TURN) {
+      for (int h = warp_id(); h < heads; h += kSplitThreads / 32) turn_groups(values + h * D, D, Work::kGroup, turn_factor(Work::kGroup), values + h * D);
+      __syncthreads();
+    }
     for (int i = threadIdx.x; out != nullptr && i < heads * D; i += kSplitThreads) out[at + i] = values[i];
     if (q == nullptr) return;
     for (int b = warp_id(); b < heads * D / 32; b += kSplitThreads / 32) {
@@ -74,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention(
       if (threadIdx.x == 0) report(faults, kFaultRange);
       break;
     }
-    Work work = {s, k_pool, v_pool, k_scales, v_scales, begin, end};
+    Work work = {s, k_pool, v_pool, k_scales, v_scales, begin, end, {}};
     work.scores(scale);
     work.load_values();
     work.softmax(count);

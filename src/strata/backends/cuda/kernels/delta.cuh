@@ -62,6 +62,54 @@ __device__ __forceinline__ void advance(Part& s, const Part& key, float value, f
   for (int i = 0; i < kEach; ++i) s.at[i] = fma32(key.at[i], d, s.at[i]);
 }
 
+// Sums over the warp of N values a lane each in the contract's tree, N a power of two; lane l gets the one of column l / (32 / N). Sums of
+// pairs commute, so that each step may leave half of its columns to the partner: N + 1 exchanges instead of 5 N.
+template <int N, int Apart = 16> __device__ __forceinline__ float column_sums(const float (&x)[N]) {
+  if constexpr (N == 1) {
+    float sum = x[0];
+#pragma unroll
+    for (int apart = Apart; apart > 0; apart /= 2) sum = sum + __shfl_xor_sync(kFullWarp, sum, apart);
+    return sum;
+  } else {
+    const bool upper = lane_id() & Apart;
+    float half[N / 2];
+#pragma unroll
+    for (int c = 0; c < N / 2; ++c) {
+      const float mine = upper ? x[c + N / 2] : x[c], other = upper ? x[c] : x[c + N / 2];
+      half[c] = mine + __shfl_xor_sync(kFullWarp, other, Apart);
+    }
+    return column_sums<N / 2, Apart / 2>(half);
+  }
+}
+
+// Dots of N columns with one key, as column_sums leaves them.
+template <int N> __device__ __forceinline__ float column_dots(const Part (&s)[N], const Part& key) {
+  float sum[N];
+#pragma unroll
+  for (int c = 0; c < N; ++c) {
+    sum[c] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (kKeyDim % 32 == 0 || lane_id() + 32 * i < kKeyDim) sum[c] = fma32(s[c].at[i], key.at[i], sum[c]);
+  }
+  return column_sums(sum);
+}
+
+// N columns after one row; `value`: that of this lane's column (column_sums).
+template <int N> __device__ __forceinline__ void advance_columns(Part (&s)[N], const Part& key, float value, float beta, float decay) {
+#pragma unroll
+  for (int c = 0; c < N; ++c)
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) s[c].at[i] = decay * s[c].at[i];
+  const float error = delta_error(beta, value, column_dots(s, key));
+#pragma unroll
+  for (int c = 0; c < N; ++c) {
+    const float d = __shfl_sync(kFullWarp, error, c * (32 / N));
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) s[c].at[i] = fma32(key.at[i], d, s[c].at[i]);
+  }
+}
+
 // Applies the committed rows before `position` to column v of head h and stores it; false where their number cannot be right.
 __device__ __forceinline__ bool settle(const Delta& delta, const int* commits, int sequence, int position, int h, int v, Part& s) {
   const int count = position == 0 ? 0 : commits[sequence];
@@ -84,7 +132,7 @@ __device__ __forceinline__ bool settle(const Delta& delta, const int* commits, i
   return true;
 }
 
-// `settle` of columns v, v + stride, .. (those below value_dim), all of them on their way together; `count` rows, known to be right.
+// `settle` of N columns v, v + stride, .. (those below value_dim; N a power of two), all of them on their way together; `count` rows, known to be right.
 template <int N>
 __device__ __forceinline__ void settle_columns(const Delta& delta, int count, int sequence, int position, int h, int v, int stride, Part (&s)[N]) {
   float* columns = delta.state + (static_cast<size_t>(sequence) * delta.heads + h) * delta.value_dim * kKeyDim;
@@ -97,14 +145,11 @@ __device__ __forceinline__ void settle_columns(const Delta& delta, int count, in
   for (int t = 0; t < count; ++t) {
     const float* row = delta.kept(sequence, position - count + t);
     const float *gates = row + delta.key_width() + delta.value_width(), *values = row + delta.key_width() + h * delta.value_dim;
-    float value[N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) value[i] = v + stride * i < delta.value_dim ? values[v + stride * i] : 0.0f;
+    const int mine = v + stride * (lane_id() / (32 / N));  // this lane's column
+    const float value = mine < delta.value_dim ? values[mine] : 0.0f;
     Part key;
     key.load(row + delta.key_head(h) * kKeyDim);
-    const float beta = gates[h], decay = exp32(gates[delta.heads + h]);
-#pragma unroll
-    for (int i = 0; i < N; ++i) advance(s[i], key, value[i], beta, decay);
+    advance_columns(s, key, value, gates[h], exp32(gates[delta.heads + h]));
   }
 #pragma unroll
   for (int i = 0; i < N; ++i)

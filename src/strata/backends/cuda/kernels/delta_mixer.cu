@@ -9,8 +9,9 @@ using namespace strata;
 
 namespace {
 
+constexpr int power_of_two_from(int n) { return n <= 1 ? 1 : 2 * power_of_two_from((n + 1) / 2); }
 constexpr int kValueDim = STRATA_VALUE_DIM, kTaps = STRATA_KERNEL, kRows = STRATA_ROWS;
-constexpr int kThreads = 512, kWarps = kThreads / 32, kColumns = (kValueDim + kWarps - 1) / kWarps;  // columns a warp
+constexpr int kThreads = 512, kWarps = kThreads / 32, kColumns = power_of_two_from((kValueDim + kWarps - 1) / kWarps);  // columns a warp
 
 constexpr int kChannels = 2 * kKeyDim + kValueDim, kTurns = (kChannels + kThreads - 1) / kThreads;  // a head's
 
@@ -30,7 +31,7 @@ __device__ __forceinline__ int channel_of(int e, int h, int key_at, int key_widt
 
 struct HeadRows {
   float q[kRows][kKeyDim], k[kRows][kKeyDim], v[kRows][kValueDim], o[kRows][kValueDim];
-  float beta[kRows], g[kRows];
+  float beta[kRows], g[kRows], decay[kRows];
 };
 
 // A channel's taps: its weights and the values before the next row, the oldest first.
@@ -78,6 +79,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
     uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   HeadRows& rows = *reinterpret_cast<HeadRows*>(shared);
+  trace(0);
   dependency_settled();
   const Delta delta{{positions, sequences, *live, slots}, state, pending, key_heads, heads, kValueDim, tiled};
   const int first = blockIdx.z, h = blockIdx.x;
@@ -101,7 +103,9 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
   Part s[kColumns];
   settle_columns(delta, committed, sequence, position, h, warp_id(), kWarps, s);
   ask_ahead(ahead, ahead_bytes);
+  trace(1);
   dependency_wait();
+  trace(2);
   dependency_launch();
   // The first row's gate, for the end: a thread a value.
   const size_t first_out = (static_cast<size_t>(first) * heads + h) * kValueDim;
@@ -118,13 +122,15 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
       if (is_value || owner) ring.column(sequence, position + r)[c] = x;
     }
   }
-  for (int r = threadIdx.x; r < count; r += kThreads) {
+  for (int r = kThreads - 1 - static_cast<int>(threadIdx.x); r < count; r += kThreads) {  // by threads without a channel, where there are some
     const int u = (first + r) * heads + h;
     const int at = packed ? (first + r) * 2 * heads + h / packed * 2 * packed + h % packed : u;
     rows.beta[r] = sigmoid32(b[at]);
     rows.g[r] = rate_h * softplus32(a[at + packed] + bias_h);
+    rows.decay[r] = exp32(rows.g[r]);
   }
   __syncthreads();
+  trace(3);
   for (int u = warp_id(); u < 2 * count; u += kWarps) {
     if (u % 2 == 0)
       unit_head(rows.q[u / 2], query_scale);
@@ -132,18 +138,15 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
       unit_head(rows.k[u / 2], 0.0f);
   }
   __syncthreads();
+  trace(4);
   for (int r = 0; r < count; ++r) {
     Part key, query;
     key.load(rows.k[r]), query.load(rows.q[r]);
-    const float beta = rows.beta[r], decay = exp32(rows.g[r]);
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int v = warp_id() + kWarps * i;
-      if (v >= kValueDim) continue;
-      advance(s[i], key, rows.v[r][v], beta, decay);
-      const float o = s[i].dot(query);
-      if (lane_id() == 0) rows.o[r][v] = o;
-    }
+    const float beta = rows.beta[r], decay = rows.decay[r];
+    const int v = warp_id() + kWarps * (lane_id() / (32 / kColumns));  // this lane's column
+    advance_columns(s, key, v < kValueDim ? rows.v[r][v] : 0.0f, beta, decay);
+    const float o = column_dots(s, query);
+    if (lane_id() % (32 / kColumns) == 0 && v < kValueDim) rows.o[r][v] = o;
     float* kept = delta.kept(sequence, position + r);
     for (int i = threadIdx.x; owner && i < kKeyDim; i += kThreads) kept[key_at + i] = rows.k[r][i];
     for (int i = threadIdx.x; i < kValueDim; i += kThreads) kept[key_width + h * kValueDim + i] = rows.v[r][i];
@@ -153,6 +156,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
     }
   }
   __syncthreads();
+  trace(5);
   static_assert(kWarps % (kValueDim / 32) == 0, "a thread's values lie at one place of their rows");
   for (int u = warp_id(); u < count * (kValueDim / 32); u += kWarps) {
     const int r = u / (kValueDim / 32), part = u % (kValueDim / 32) * 32 + lane_id();
@@ -164,4 +168,5 @@ extern "C" __global__ void __launch_bounds__(kThreads) delta_mixer(
     const size_t block = at - lane_id();
     quantize_block(value, q8 + block, q8_d + block / 32, q8_sums + block / 16);
   }
+  trace(6);
 }

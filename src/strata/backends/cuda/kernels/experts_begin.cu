@@ -43,8 +43,9 @@ template <class Wanted> __device__ __forceinline__ void list_changes(short* list
 
 extern "C" {
 
-// One thread block. `layer`: the first of the replay's. `step` 0: only the changes count, no step begins.
-__global__ void __launch_bounds__(kTileThreads) begin_experts(const ExpertTier* tier, int layer, int step) {
+// One thread block. `layer`: the first of the replay's. `step` 0: only the changes count, no step begins. `hold`, in mapped
+// memory: while it is not 0, a prompt chunk reads what the table says, and changes wait.
+__global__ void __launch_bounds__(kTileThreads) begin_experts(const ExpertTier* tier, int layer, int step, const volatile uint32_t* hold) {
   __shared__ ExpertTier t;
   __shared__ uint32_t count, taken;
   if (threadIdx.x == 0) t = *tier;
@@ -56,6 +57,7 @@ __global__ void __launch_bounds__(kTileThreads) begin_experts(const ExpertTier* 
     taken = state->taken;
     count = tiers::load_acquire(&t.changes->written) - taken;
     if (count > kChangesAtOnce) count = kChangesAtOnce;
+    if (hold != nullptr && *hold != 0) count = 0;
     *const_cast<volatile uint32_t*>(&t.changes->applied) = taken;  // the copies of those are over
   }
   __syncthreads();

@@ -52,10 +52,11 @@ struct Step {
 
 __device__ __forceinline__ void count_pairs(Uses& u, const Step& s) {
 #if STRATA_CHOOSE
+  __shared__ __align__(16) uint32_t rooms_of_choice[kWarps][kChoiceWords];
   for (int e = threadIdx.x; e < kExperts; e += kThreads) u.pairs[e] = 0;
   __syncthreads();
   for (int r = warp_id(); r < s.rows; r += kWarps) {
-    const Choice c = choose_experts<kExperts>(s.logits + r * kExperts, kExperts, kTop, STRATA_RENORMALISE);
+    const Choice c = choose_experts<kExperts>(s.logits + r * kExperts, kExperts, kTop, STRATA_RENORMALISE, rooms_of_choice[warp_id()]);
     if (lane_id() < kTop) {
       u.ids[r * kTop + lane_id()] = c.id[0];
       atomicAdd(&u.pairs[c.id[0]], 1);

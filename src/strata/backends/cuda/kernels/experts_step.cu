@@ -33,6 +33,12 @@ static_assert(kTop <= 31 && kFeatures % kPerWarp == 0 && kInner % 32 == 0 && kHi
 using GatePlane = ExpertPlane<STRATA_TYPE>::type;
 using UpPlane = ExpertPlane<STRATA_UP>::type;
 
+// The bytes of a chosen expert's down are brought to the cache: by the thread blocks of its rank, each a share.
+__device__ __forceinline__ void fetch_down(const uint8_t* at, uint32_t bytes) {
+  const uint32_t each = ((bytes + gridDim.x - 1) / gridDim.x + 127) / 128 * 128, begin = blockIdx.x * each;
+  if (begin < bytes) fetch_to_cache(at + begin, (bytes - begin < each ? bytes - begin : each) / 16 * 16);
+}
+
 }  // namespace
 
 extern "C" {
@@ -41,33 +47,40 @@ extern "C" {
 __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up(const int* live, const float* logits, const int8_t* q, const float* d,
                                                               const int16_t* sums, const uint64_t* gate, const uint64_t* up,
                                                               const float* gate_scale, const float* up_scale, int8_t* inner, float* inner_d,
-                                                              int16_t* inner_sums, uint32_t* faults, const uint8_t* ahead,
-    uint32_t ahead_bytes) {
+                                                              int16_t* inner_sums, const uint64_t* down, uint32_t down_bytes, uint32_t* faults,
+                                                              const uint8_t* ahead, uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
   __shared__ int chosen;
+  __shared__ __align__(16) uint32_t room_of_choice[kChoiceWords];
   __shared__ __align__(16) float scratch[kUpThreads];
   __shared__ float gated[32], value[32];
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
   uint32_t* up_table = STRATA_TYPE == STRATA_UP ? table : table + GatePlane::kTableWords;
   const StagedRows a = staged_rows<1, kSegs>(reinterpret_cast<uint8_t*>(up_table + UpPlane::kTableWords), kHidden);
+  trace(0);
   GatePlane::template fill<1>(table);
   if (STRATA_TYPE != STRATA_UP) UpPlane::template fill<1>(up_table);
   ask_ahead(ahead, ahead_bytes);
-  dependency_wait();
-  dependency_launch();
+  dependency_settled();  // the sublayer's rows; the logits are the last launch's
   const int step_row = blockIdx.z;
-  if (step_row >= *live) return;
+  if (step_row >= *live) return dependency_wait();
   logits += step_row * STRATA_EXPERTS;
   q += static_cast<size_t>(step_row) * kHidden, d += step_row * (kHidden / 32), sums += step_row * (kHidden / 16);
+  stage_rows<1, kSegs>(a, q, d, sums, kHidden, 1);
+  trace(1);
+  dependency_wait();
+  trace(2);
+  dependency_launch();
   const int rank = blockIdx.y, first = blockIdx.x * 32 + warp_id() * (32 / kSegs);
   [[maybe_unused]] const int row = first + lane_id() / kSegs;
   if (warp_id() == 0) {
-    const Choice c = choose_experts<STRATA_EXPERTS>(logits, STRATA_EXPERTS, kTop, STRATA_RENORMALISE);
-    if (!c.finite) report(faults, kFaultNonFinite);
-    if (lane_id() == rank) chosen = c.id[0];
+    int mine, more;
+    if (!ranked_experts<STRATA_EXPERTS>(logits, STRATA_EXPERTS, kTop, room_of_choice, mine, more)) report(faults, kFaultNonFinite);
+    if (lane_id() == rank) chosen = mine;
   }
-  stage_rows<1, kSegs>(a, q, d, sums, kHidden, 1);
+  trace(3);
   __syncthreads();
+  trace(4);
   const int expert = chosen;
   const uint8_t *gate_at = reinterpret_cast<const uint8_t*>(gate[expert]), *up_at = reinterpret_cast<const uint8_t*>(up[expert]);
 #if STRATA_STAGED
@@ -77,25 +90,57 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   uint8_t* room = shared + (reinterpret_cast<uint8_t*>(a.sums + a.blocks) - shared + 15) / 16 * 16 + warp_id() * (kGateBytes + kUpBytes);
   const Gate g(room);
   const Up u(room + kGateBytes);
-  g.weights.copy(gate_at, kInner, first), u.weights.copy(up_at, kInner, first);
+  g.weights.copy(gate_at, kInner, first), copies_group();
+  u.weights.copy(up_at, kInner, first), copies_group();
 #else
   SegmentChain<STRATA_TYPE, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, GatePlane> g(gate_at, kInner, kHidden / 32, row);
   SegmentChain<STRATA_UP, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, UpPlane> u(up_at, kInner, kHidden / 32, row);
   g.load_first(), u.load_first();
 #endif
+#if STRATA_FETCH_DOWN
+  if (down != nullptr) fetch_down(reinterpret_cast<const uint8_t*>(down[expert]), down_bytes);
+#endif
   float* mine = scratch + warp_id() * 32;
   float y[1];
+#if STRATA_STAGED && STRATA_JOINT  // activations are read once for both
+  float z[1] = {};
+  trace(5);
+  copies_wait();
+  __syncwarp();
+  trace(6);
+  y[0] = 0.0f;
+#pragma unroll
+  for (int j = 0; j < STRATA_LENGTH; ++j) {
+    const int segment = lane_id() % kSegs, b = segment * STRATA_LENGTH + j;
+    block_times_rows<STRATA_TYPE, 1, GatePlane>(g.weights.block(j), table, a, b, segment, y);
+    block_times_rows<STRATA_UP, 1, UpPlane>(u.weights.block(j), up_table, a, b, segment, z);
+  }
+#elif STRATA_STAGED
+  trace(5);
+  copies_wait_for_groups<1>();
+  __syncwarp();
+  trace(6);
+  g.chain(table, a, y);
+#else
   g.run(table, a, y);
+#endif
   add_segments<1, kSegs>(y, mine, [&](int r, int, float total) { gated[warp_id() * (32 / kSegs) + r] = total; });
+#if STRATA_STAGED && STRATA_JOINT
+  y[0] = z[0];
+#else
   u.run(up_table, a, y);
+#endif
   add_segments<1, kSegs>(y, mine, [&](int r, int, float total) { value[warp_id() * (32 / kSegs) + r] = total; });
+  trace(7);
   __syncthreads();
+  trace(8);
   if (warp_id() != 0) return;
   const float gs = gate_scale ? gate_scale[expert] : 1.0f, us = up_scale ? up_scale[expert] : 1.0f;
   const float out = silu32(gated[lane_id()] * gs) * (value[lane_id()] * us);
   if (!finite32(out)) report(faults, kFaultNonFinite);
   const size_t at = static_cast<size_t>(step_row * kTop + rank) * kInner + blockIdx.x * 32;
   quantize_block(out, inner + at, inner_d + at / 32, inner_sums + at / 16);
+  trace(9);
 }
 
 // The streams after the experts: a warp a rank (and one for the shared expert), kFeatures features a thread block, grid.z: rows; ranks are
@@ -112,6 +157,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   STRATA_DYNAMIC_SHARED(shared);
   __shared__ __align__(16) float scratch[kDownThreads];
   __shared__ float rows[kPlanes][kFeatures], weights[kTop];
+  __shared__ __align__(16) uint32_t rooms_of_choice[kPlanes][kChoiceWords];
   __shared__ __align__(16) int8_t shared_q[kInner];
   __shared__ float shared_d[kInner / 32];
   __shared__ __align__(4) int16_t shared_sums[kInner / 16];
@@ -119,6 +165,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
   uint8_t* staged = shared + 4 * kTables;
   const int plane = warp_id(), lane = lane_id(), first = blockIdx.x * kFeatures;
+  trace(0);
   Packed<STRATA_DOWN>::template fill<1>(table);
   dependency_settled();
   const int step_row = blockIdx.z;
@@ -127,7 +174,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   inner += static_cast<size_t>(step_row) * kTop * kInner, inner_d += step_row * kTop * (kInner / 32), inner_sums += step_row * kTop * (kInner / 16);
   Choice c{};
   if (plane < kTop && alive) {
-    c = choose_experts<STRATA_EXPERTS>(logits, STRATA_EXPERTS, kTop, STRATA_RENORMALISE);
+    c = choose_experts<STRATA_EXPERTS>(logits, STRATA_EXPERTS, kTop, STRATA_RENORMALISE, rooms_of_choice[plane]);
     if (plane == 0 && lane < kTop) weights[lane] = c.weight[0];
   }
   const int expert = __shfl_sync(kFullWarp, c.id[0], plane % 32);
@@ -150,9 +197,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   if (plane == kTop) shared_chain.load_first();
 #endif
   ask_ahead(ahead, ahead_bytes);
-  dependency_wait();
-  dependency_launch();
-  if (!alive) return copies_wait();
+  if (!alive) return dependency_wait(), copies_wait();
   constexpr int kWriterUnits = kFeatures;
   StreamWriter<STRATA_STREAMS, kWriterUnits> writer(residual, inject, out, kHidden);
   if (plane == 0) writer.load(step_row, 1, first, kFeatures);
@@ -168,6 +213,10 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   }
   __syncthreads();
 #endif
+  trace(1);
+  dependency_wait();
+  trace(2);
+  dependency_launch();
   // A warp stages the row that it alone reads.
   const StagedRows mine = rows_at(plane);
   const int8_t* q = plane < kTop ? inner + static_cast<size_t>(plane) * kInner : shared_q;
@@ -178,7 +227,9 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
     *reinterpret_cast<uint4*>(mine.codes + i * 4 + kSegmentPad * segment) = reinterpret_cast<const uint4*>(q)[i];
   }
   for (int b = lane; b < mine.blocks; b += 32) mine.scales[b] = d[b], mine.sums[b] = reinterpret_cast<const uint32_t*>(s)[b];
+  trace(3);
   __syncthreads();  // the table too
+  trace(4);
   const float scale = plane < kTop && down_scale ? down_scale[expert] : 1.0f;
   const auto store = [&](int pass) {
     return [&, pass](int r, int, float total) { rows[plane][pass * kPerWarp + r] = plane < kTop ? total * scale : total; };
@@ -206,7 +257,9 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
 #if STRATA_LATE
   if (plane < kTop) take_late_row(*tier, expert, step_row * kTop + plane, kHidden, first, kFeatures, rows[plane], faults);
 #endif
+  trace(5);
   __syncthreads();
+  trace(6);
   if (plane != 0) return;
   writer.store(step_row, 1, first, kFeatures, [&](int r, int) {
     float total = 0.0f;
@@ -217,6 +270,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
 #endif
     return total;
   });
+  trace(7);
 }
 
 }  // extern "C"

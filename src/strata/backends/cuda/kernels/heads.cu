@@ -1,5 +1,6 @@
 // What is done head by head: norms with rotary positions, gates, keys and queries of unit length, the delta rule's gates.
 // One warp a head.
+#include "hadamard.cuh"
 #include "rows.cuh"
 
 using namespace strata;
@@ -21,7 +22,17 @@ __global__ void head_norm_rope(const int* live, const int* positions, const floa
   const Rotary r{table, axes, rotary / 2, max_positions};
   const int* at = positions + u / heads * 3;
   if (!r.valid(at)) return report(faults, kFaultRange);
-  norm_rotate(x + static_cast<size_t>(u) * stride, weight, head_dim, eps, r, at, out + static_cast<size_t>(u) * head_dim);
+  norm_rotate(x + static_cast<size_t>(u) * stride, weight, head_dim, eps, r, at, Angle(r, at, lane_id()), out + static_cast<size_t>(u) * head_dim);
+}
+
+// Groups turned (ops/hadamard.py); a warp up to 64 values.
+__global__ void hadamard(const int* live, const float* x, float* out, int width, int group, float factor) {
+  dependency_wait();
+  dependency_launch();
+  const int each = (width + 63) / 64, u = head_of_grid(), row = u / each, first = u % each * 64;
+  if (row >= *live) return;
+  const size_t at = static_cast<size_t>(row) * width + first;
+  turn_groups(x + at, min(width - first, 64), group, factor, out + at);
 }
 
 // x * sigmoid(gate); a head's gate begins at head * stride + offset of the gate's row.

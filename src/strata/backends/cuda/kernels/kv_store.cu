@@ -5,9 +5,13 @@ using namespace strata;
 
 extern "C" __global__ void kv_store(const int* live, const int* positions, const int* sequences, const int* page_table, const float* k,
                                     const float* v, void* k_pool, void* v_pool, unsigned short* k_scales, unsigned short* v_scales,
-                                    uint32_t* faults, int kv_heads, int head_dim, int pages_per_seq, int kv_type, int num_pages) {
+                                    void* k_slots, void* v_slots, unsigned short* k_slot_scales, unsigned short* v_slot_scales,
+                                    const int* slot_table, uint32_t* faults, int kv_heads, int head_dim, int pages_per_seq, int k_type,
+                                    int v_type, int num_pages, int ratio) {
   dependency_launch();
   dependency_wait();
+  const CellStore store = {k_pool, v_pool, k_scales, v_scales, {k_slots, v_slots, k_slot_scales, v_slot_scales, slot_table, ratio},
+                           kv_heads, head_dim};
   const int group = kv_group(head_dim), groups = (head_dim + group - 1) / group;
   const int unit = blockIdx.x * (blockDim.x / 32) + warp_id();
   const int part = unit % groups, which = unit / groups % 2, head = unit / groups / 2 % kv_heads, row = unit / groups / 2 / kv_heads;
@@ -18,8 +22,8 @@ extern "C" __global__ void kv_store(const int* live, const int* positions, const
     report(faults, kFaultRange);
     return;
   }
-  const size_t at = cell_offset(page, kv_heads, head, position % kPageCells, head_dim) + part * group;
   const float* x = (which ? v : k) + (static_cast<size_t>(row) * kv_heads + head) * head_dim + part * group;
   const int n = min(group, head_dim - part * group);
-  if (!store_group(x, n, kv_type, which ? v_pool : k_pool, which ? v_scales : k_scales, at, group)) report(faults, kFaultNonFinite);
+  if (!store.put(x, which, which ? v_type : k_type, page, head, position % kPageCells, part * group, n, group))
+    report(faults, kFaultNonFinite);
 }

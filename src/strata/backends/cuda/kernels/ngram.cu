@@ -1,4 +1,5 @@
 // Hashed n-grams (ops/ngram.py): table rows of a token's n-grams, their values, and their gate.
+#include "mailbox.cuh"
 #include "rows.cuh"
 #include "strata/quants.h"
 
@@ -31,12 +32,17 @@ struct Tokens {
 
 extern "C" {
 
-// One thread block, a thread a (row, order); old tokens are read before new ones are kept.
+// One thread block, a thread a (row, head); old tokens are read before new ones are kept. Where the table lies with a store on the host
+// (box not null), the rows are asked for at once: `posts` counts the requests of this box.
 __global__ void ngram_rows(const int* live, const int* positions, const int* sequences, const int* tap_positions, const int* tap_slots,
                            const int* tokens, const uint64_t* multipliers, const uint64_t* sizes, const uint64_t* offsets, int* history,
-                           int* out, int size, int heads, int eos, int slots, int tapped, uint32_t* faults) {
+                           int* out, int size, int heads, int eos, int slots, int tapped, tiers::NgramMailbox* box, int* asked,
+                           uint32_t* posts, uint64_t limit_ns, uint32_t* faults) {
+  __shared__ bool free;
   dependency_wait();
   dependency_launch();
+  if (box != nullptr && threadIdx.x == 0) free = wait_for_host(&box->served, *posts, limit_ns, faults);
+  __syncthreads();
   const Tokens t{{positions, sequences, *live, slots}, tokens, history, eos};
   const int orders = size - 1, per_order = heads / orders;
   for (int u = threadIdx.x; u < t.rows.live * heads; u += blockDim.x) {
@@ -53,8 +59,14 @@ __global__ void ngram_rows(const int* live, const int* positions, const int* seq
       mixed ^= static_cast<uint64_t>(static_cast<int64_t>(cut ? eos : older)) * multipliers[back];
     }
     out[u] = static_cast<int>(mixed % sizes[head] + offsets[head]);
+    if (box != nullptr && free) asked[u] = out[u];
   }
+  if (box != nullptr) __threadfence_system();
   __syncthreads();
+  if (box != nullptr && threadIdx.x == 0 && free) {
+    box->count = t.rows.live * heads;
+    store_release_system(&box->posted, *posts += 1);
+  }
   for (int r = threadIdx.x; tapped && r < t.rows.live; r += blockDim.x) {
     const int after = positions[r] + 1;
     for (int i = 0; t.rows.valid(r) && i < kMaxTaps; ++i) {
@@ -71,19 +83,33 @@ __global__ void ngram_rows(const int* live, const int* positions, const int* seq
     if (t.rows.valid(r) && !t.rows.same(r + kRingRows, sequences[r])) *t.kept(sequences[r], positions[r]) = tokens[r];
 }
 
-// Decoded rows of the table side by side; a thread a block of the format.
-__global__ void table_rows(const int* live, const int* index, const uint8_t* table, float* out, int width, int rows, int n,
-                           uint32_t* faults) {
+// Decoded rows of the table side by side. A warp a row of the table: its bytes come to shared memory by whole words, for they may lie
+// beyond the link, then a lane decodes a block of the format. box: the store's answer to the last request, rows in the order of ids;
+// null: a row lies where its id says. Dynamic shared memory: `room` bytes a warp, at least the row's and 32.
+__global__ void table_rows(const int* live, const int* index, const uint8_t* table, float* out, int width, int rows, int n, int room,
+                           const tiers::NgramMailbox* box, const uint32_t* posts, uint64_t limit_ns, uint32_t* faults) {
   using F = Layout<STRATA_TYPE>;
+  STRATA_DYNAMIC_SHARED(shared);
+  __shared__ bool there;
+  uint8_t* mine = shared + warp_id() * room;
   dependency_wait();
   dependency_launch();
-  const int blocks = width / F::values, i = blockIdx.x * blockDim.x + threadIdx.x, u = i / blocks;
-  if (u >= *live * n) return;
-  const int row = index[u];
+  if (threadIdx.x == 0) {
+    there = box == nullptr || wait_for_host(&box->served, *posts, limit_ns, faults);
+    if (there && box != nullptr && load_acquire_system(&box->failed) == *posts) report(faults, kFaultRead);
+  }
+  __syncthreads();
+  const int blocks = width / F::values, u = blockIdx.x * (blockDim.x / 32) + warp_id();
+  if (!there || u >= *live * n) return;
+  const int row = index[u], bytes = blocks * F::bytes;
   if (row < 0 || row >= rows) return report(faults, kFaultRange);
-  const int b = i % blocks;
-  dequantize_block<STRATA_TYPE>(table + (static_cast<size_t>(row) * blocks + b) * F::bytes,
-                                out + static_cast<size_t>(u) * width + b * F::values);
+  const uint8_t* from = table + static_cast<size_t>(box == nullptr ? row : u) * bytes;
+  const int before = static_cast<int>(reinterpret_cast<uint64_t>(from) & 15);
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(from - before);
+  for (int i = before / 4 + lane_id(); i < (before + bytes + 3) / 4; i += 32) reinterpret_cast<uint32_t*>(mine)[i] = __ldcv(words + i);
+  __syncwarp();
+  for (int b = lane_id(); b < blocks; b += 32)
+    dequantize_block<STRATA_TYPE>(mine + before + b * F::bytes, out + static_cast<size_t>(u) * width + b * F::values);
 }
 
 // Per stream sigmoid(sign(s) sqrt(max(|s|, 1e-6))) * value, s = key . query * scale; a thread block a (row, stream), one warp adds.

@@ -1,57 +1,9 @@
 // norm_pieces: RMS norm over the pieces of a row, a warp a piece; norm_row over a whole row by a thread block, with an addition before it and
 // int8 blocks after it where they are asked for.
-#include "op.cuh"
+#include "quantize.cuh"
 #include "step.cuh"
 
 using namespace strata;
-
-namespace {
-
-// Lane dot of the row with itself, by one warp; the next values are on their way while a batch is added.
-__device__ __forceinline__ float square_sum(const float* row, int width) {
-  constexpr int batch = 16;
-  float x = 0.0f, next[batch];
-  const int whole = width / (32 * batch) * (32 * batch);
-  row += lane_id();
-  if (whole > 0)
-#pragma unroll
-    for (int j = 0; j < batch; ++j) next[j] = row[32 * j];
-#pragma unroll 1
-  for (int i = 0; i < whole; i += 32 * batch) {
-    float v[batch];
-#pragma unroll
-    for (int j = 0; j < batch; ++j) v[j] = next[j];
-    if (i + 32 * batch < whole)
-#pragma unroll
-      for (int j = 0; j < batch; ++j) next[j] = row[i + 32 * (batch + j)];
-#pragma unroll
-    for (int j = 0; j < batch; ++j) x = fma32(v[j], v[j], x);
-  }
-  for (int i = whole; i + lane_id() < width; i += 32) x = fma32(row[i], row[i], x);
-  return warp_tree_sum(x);
-}
-
-// Eight threads hold a block of 32, four values each: its codes, scale and sums of codes. `ok`: whether there is a block.
-__device__ __forceinline__ void quantize_four(const float4& v, bool ok, size_t at, int8_t* q, float* d, int16_t* sums, uint32_t* faults) {
-  float amax = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-#pragma unroll
-  for (int half = 4; half > 0; half /= 2) amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, half));
-  const float inverse = block_inverse(amax);
-  const int code[4] = {block_code(v.x, inverse), block_code(v.y, inverse), block_code(v.z, inverse), block_code(v.w, inverse)};
-  int sum = code[0] + code[1] + code[2] + code[3];
-#pragma unroll
-  for (int half = 2; half > 0; half /= 2) sum += __shfl_xor_sync(kFullWarp, sum, half);
-  if (!ok) return;
-  if (!(finite32(v.x) && finite32(v.y) && finite32(v.z) && finite32(v.w))) report(faults, kFaultNonFinite);
-  uint32_t word = 0;
-#pragma unroll
-  for (int e = 0; e < 4; ++e) word |= (static_cast<uint32_t>(code[e]) & 255u) << 8 * e;
-  *reinterpret_cast<uint32_t*>(q + at) = word;
-  if (threadIdx.x % 4 == 0) sums[at / 16] = static_cast<int16_t>(sum);
-  if (threadIdx.x % 8 == 0) d[at / 32] = block_scale(amax);
-}
-
-}  // namespace
 
 extern "C" {
 

@@ -10,7 +10,7 @@
 namespace strata {
 
 // Bits of native/cpu/op.h, by index: a kernel stores 1 at faults[index], which is page-locked host memory.
-enum FaultIndex { kFaultNonFinite = 0, kFaultRange = 1, kFaultNoToken = 2 };
+enum FaultIndex { kFaultNonFinite = 0, kFaultRange = 1, kFaultNoToken = 2, kFaultWait = 4, kFaultRead = 5 };
 
 __device__ __forceinline__ void report(uint32_t* faults, FaultIndex index) { faults[index] = 1u; }
 

@@ -51,6 +51,14 @@ __device__ __forceinline__ void stage_rows(const StagedRows& a, const int8_t* q,
   }
 }
 
+// One row of Segs segments of Length blocks each: no division, and nothing waits for the number of rows.
+template <int Segs, int Length> __device__ __forceinline__ void stage_one(const StagedRows& a, const int8_t* q, const float* d, const int16_t* s) {
+  constexpr int blocks = Segs * Length;
+  for (int i = threadIdx.x; i < 2 * blocks; i += blockDim.x)
+    *reinterpret_cast<uint4*>(a.codes + 4 * i + kSegmentPad * (i / (2 * Length))) = reinterpret_cast<const uint4*>(q)[i];
+  for (int i = threadIdx.x; i < blocks; i += blockDim.x) a.scales[i] = d[i], a.sums[i] = reinterpret_cast<const uint32_t*>(s)[i];
+}
+
 // Integer sums of a weight block times an activation block, offsets taken off, and the sums of the activation's halves.
 struct BlockSums {
   int sum0, sum1, low, high;
@@ -60,9 +68,18 @@ struct BlockSums {
 template <QuantType T, int M, class P = Packed<T>>
 __device__ __forceinline__ void block_sums(const typename P::Raw& raw, const uint32_t* table, const StagedRows& a, int b, int segment,
                                            BlockSums (&sums)[M]) {
+  const uint32_t* at = a.codes + b * 8 + kSegmentPad * segment;
+  if constexpr (requires(int& sum) { P::own_sums(raw, table, uint4{}, uint4{}, sum, sum); }) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      const uint4* row = reinterpret_cast<const uint4*>(at + m * a.row_words);
+      sums[m] = {0, 0, 0, 0};
+      P::own_sums(raw, table, row[0], row[1], sums[m].sum0, sums[m].sum1);
+    }
+    return;
+  }
   uint32_t code[8];
   P::template decode<1>(raw, table, code);
-  const uint32_t* at = a.codes + b * 8 + kSegmentPad * segment;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
     const uint4 lo = *reinterpret_cast<const uint4*>(at + m * a.row_words);

@@ -22,6 +22,19 @@ __device__ __forceinline__ void dependency_launch() {
 #endif
 }
 
+// When this thread block passes `point` (0 .. 13): the multiprocessor's clock, where a source is compiled with STRATA_TRACE, the address of
+// 16 words of 8 bytes a thread block (scripts/gpu_check/trace.py). Word 15: the multiprocessor + 1.
+__device__ __forceinline__ void trace(int point) {
+#ifdef STRATA_TRACE
+  if (threadIdx.x != 0) return;
+  const uint32_t block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  uint64_t* at = reinterpret_cast<uint64_t*>(STRATA_TRACE) + 16 * block;
+  uint32_t processor;
+  asm volatile("mov.u32 %0, %smid;" : "=r"(processor));
+  at[point] = clock64(), at[15] = processor + 1;
+#endif
+}
+
 // From here on a kernel may read and write what no launch but its predecessor touches: where each launch calls
 // dependency_launch only after dependency_wait, all before the predecessor are complete.
 __device__ __forceinline__ void dependency_settled() {}
@@ -82,6 +95,23 @@ __device__ __forceinline__ void mma_full(int (&d)[4], const uint32_t (&a)[4], ui
 #endif
 }
 
+// Two halves a word: sums, products, fused products.
+__device__ __forceinline__ uint32_t add_halves(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+__device__ __forceinline__ uint32_t multiply_halves(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+__device__ __forceinline__ uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* p) {
   const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -91,6 +121,9 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[2], const void* p) {
   const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at));
 }
+
+// Where shared memory lies in its own space.
+__device__ __forceinline__ uint32_t shared_offset(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
 // Global to shared memory; asynchronous from sm_80 on, complete after copies_wait and a barrier.
 template <int Bytes> __device__ __forceinline__ void copy_async(void* to, const void* from) {
@@ -135,4 +168,55 @@ template <int Left> __device__ __forceinline__ void copies_wait_for_groups() {
 #endif
 }
 
+// ---- 16-bit floats on tensor cores: 16 rows x 8 columns, 16 deep, d += a * b with float32 sums ----------------------
+
+// Two floats, rounded to nearest even, in a word: x below.
+__device__ __forceinline__ uint32_t pack_f16(float x, float y) {
+#if __CUDA_ARCH__ >= 800
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
+  return word;
+#else
+  uint16_t a, b;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(a) : "f"(x));
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(y));
+  return a | static_cast<uint32_t>(b) << 16;
+#endif
+}
+
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+  asm volatile("trap;");
+#endif
+}
+__device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(b0));
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[2]), "r"(a[3]), "r"(b1));
+#endif
+}
+
+// load_matrices of matrices that are turned on their way: lane 4 g + t gets rows 2 t, 2 t + 1 of column g.
+__device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], const void* p) {
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
+}
+
+// Four int8 codes (code + 128 in a byte) to two words of two halves each, exactly.
+__device__ __forceinline__ void code_halves(uint32_t codes, uint32_t& low, uint32_t& high) {
+  low = __byte_perm(codes, 0x64646464u, 0x4140), high = __byte_perm(codes, 0x64646464u, 0x4342);  // 1024 + code + 128
+  asm("{sub.rn.f16x2 %0, %0, %2; sub.rn.f16x2 %1, %1, %2;}" : "+r"(low), "+r"(high) : "r"(0x64806480u));
+}
+
 }  // namespace strata
+
+#include "wgmma.cuh"

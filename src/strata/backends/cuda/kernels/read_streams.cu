@@ -14,51 +14,124 @@ constexpr int kThreads = 256, kRows = STRATA_ROWS_A_BLOCK;  // kRows: rows of do
 constexpr int kRowBytes = kAll * Layout<STRATA_TYPE>::bytes, kInjectBytes = kAll * Layout<STRATA_INJECT>::bytes;
 constexpr int kInjectRows = kRows * kRowBytes >= kInjectBytes ? kRows * kRowBytes / kInjectBytes : 1;
 constexpr int kDownBlocks = (kRank + kRows - 1) / kRows;
-static_assert(kWidth % 32 == 0 && kAll % 4 == 0, "streams of whole blocks");
+static_assert(kWidth % 128 == 0, "turned by quads of steps");
 
-// The dot of one row in shared memory with x: by one warp, a lane a contract lane.
-template <QuantType T> __device__ __forceinline__ float shared_dot(const uint8_t* w, const float* x) {
+// A lane's value of step s is value 32 s + lane. Turned: four steps of a lane lie together, so that it reads 16 bytes at a time.
+constexpr int kSteps = kAll / 32, kQuads = kSteps / 4, kEach = (kQuads + kThreads / 32 - 1) / (kThreads / 32);  // quads of a warp
+
+// This thread's quads of a row: quad warp_id() + (kThreads / 32) i at [i].
+struct Quads {
+  float4 at[kEach];
+  template <class F> static __device__ __forceinline__ void each(F f) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int quad = warp_id() + kThreads / 32 * i;
+      if (quad < kQuads) f(i, quad);
+    }
+  }
+  __device__ __forceinline__ void load(const float* from) {
+    each([&](int i, int quad) {
+      const float* p = from + 128 * quad + lane_id();
+      at[i] = {p[0], p[32], p[64], p[96]};
+    });
+  }
+  __device__ __forceinline__ void store(float4* turned) const {
+    each([&](int i, int quad) { turned[32 * quad + lane_id()] = at[i]; });
+  }
+};
+
+template <int Bytes> struct Word {
+  using type = uint32_t;
+};
+template <> struct Word<2> {
+  using type = uint16_t;
+};
+
+__device__ __forceinline__ uint32_t pair(uint32_t low, uint32_t high) { return low | high << 16; }
+
+// Turns a row of weights in place, 512 bytes at a time: a lane's values of 16 / Bytes steps lie together. By one warp.
+template <int Bytes> __device__ __forceinline__ void turn(uint8_t* row) {
+  using Value = typename Word<Bytes>::type;
+  constexpr int steps = 16 / Bytes, groups = kSteps / steps, batch = groups % 4 == 0 ? 4 : groups % 2 == 0 ? 2 : 1;
+#pragma unroll 1
+  for (int g = 0; g < groups; g += batch) {
+    alignas(16) Value v[batch][steps];
+#pragma unroll
+    for (int b = 0; b < batch; ++b)
+#pragma unroll
+      for (int i = 0; i < steps; ++i) v[b][i] = reinterpret_cast<const Value*>(row + 512 * (g + b))[32 * i + lane_id()];
+    __syncwarp();
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+      uint4 word;
+      if constexpr (Bytes == 4)
+        word = make_uint4(v[b][0], v[b][1], v[b][2], v[b][3]);
+      else
+        word = make_uint4(pair(v[b][0], v[b][1]), pair(v[b][2], v[b][3]), pair(v[b][4], v[b][5]), pair(v[b][6], v[b][7]));
+      reinterpret_cast<uint4*>(row + 512 * (g + b))[lane_id()] = word;
+    }
+  }
+  __syncwarp();
+}
+
+// Eight steps of a lane's turned weights and values.
+template <QuantType T> struct Unit {
+  Eight<T> w;
+  float4 low, high;
+  __device__ __forceinline__ void load(const uint8_t* row, const float4* x, int u) {
+    if constexpr (Layout<T>::bytes == 2) {
+      w.raw = reinterpret_cast<const uint4*>(row)[32 * u + lane_id()];
+    } else {
+      w.low = reinterpret_cast<const float4*>(row)[64 * u + lane_id()], w.high = reinterpret_cast<const float4*>(row)[64 * u + 32 + lane_id()];
+    }
+    low = x[64 * u + lane_id()], high = x[64 * u + 32 + lane_id()];
+  }
+  __device__ __forceinline__ float add(float sum) const {
+    float v[8];
+    w.floats(v);
+    sum = fma32(v[3], low.w, fma32(v[2], low.z, fma32(v[1], low.y, fma32(v[0], low.x, sum))));
+    return fma32(v[7], high.w, fma32(v[6], high.z, fma32(v[5], high.y, fma32(v[4], high.x, sum))));
+  }
+};
+
+// The dot of one turned row with the turned x: by one warp, a lane a contract lane; the next units are read while one is added.
+template <QuantType T> __device__ __forceinline__ float turned_dot(const uint8_t* row, const float4* x) {
+  constexpr int units = kSteps / 8;
+  Unit<T> unit[3];
+  unit[0].load(row, x, 0), unit[1].load(row, x, min(1, units - 1));
   float sum = 0.0f;
-#pragma unroll 16
-  for (int i = lane_id(); i < kAll; i += 32) sum = fma32(one_value<T>(w + i * Layout<T>::bytes), x[i], sum);
+#pragma unroll 3
+  for (int u = 0; u < units; ++u) {
+    unit[(u + 2) % 3].load(row, x, min(u + 2, units - 1));
+    sum = unit[u % 3].add(sum);
+  }
   return warp_tree_sum(sum);
 }
 
-// The streams' norm into x [kAll], by the whole thread block; scales[c] of each stream.
-__device__ __forceinline__ void norm_streams(const float* residual, const float (&weight)[(kAll / 4 + kThreads - 1) / kThreads][4], float eps,
-                                             float* x, float* scales) {
-  constexpr int kEach = (kAll / 4 + kThreads - 1) / kThreads;
-  float4 value[kEach];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int at = threadIdx.x + kThreads * i;
-    if (at < kAll / 4) value[i] = reinterpret_cast<const float4*>(residual)[at];
-  }
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int at = threadIdx.x + kThreads * i;
-    if (at < kAll / 4) reinterpret_cast<float4*>(x)[at] = value[i];
-  }
+// The streams' norm, turned, into x, by the whole thread block; scales[c] of each stream. `streams`: this thread's values.
+__device__ __forceinline__ void norm_streams(const Quads& streams, const Quads& weight, float eps, float4* x, float* scales) {
+  streams.store(x);
   __syncthreads();
+  trace(3);
   for (int c = warp_id(); c < C; c += kThreads / 32) {
-    const float* row = x + c * kWidth;
+    const float4* mine = x + c * (kWidth / 4) + lane_id();
     float sum = 0.0f;
-#pragma unroll 16
-    for (int i = lane_id(); i < kWidth; i += 32) sum = fma32(row[i], row[i], sum);
+#pragma unroll 20
+    for (int i = 0; i < kWidth / 128; ++i) {
+      const float4 v = mine[32 * i];
+      sum = fma32(v.w, v.w, fma32(v.z, v.z, fma32(v.y, v.y, fma32(v.x, v.x, sum))));
+    }
     const float mean = div32(warp_tree_sum(sum), static_cast<float>(kWidth));
     if (lane_id() == 0) scales[c] = div32(1.0f, sqrt32(mean + eps));
   }
+  trace(4);
   __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int at = threadIdx.x + kThreads * i;
-    if (at >= kAll / 4) continue;
-    const float scale = scales[4 * at / kWidth];
-    float4 v = value[i];
-    v.x = (v.x * scale) * weight[i][0], v.y = (v.y * scale) * weight[i][1];
-    v.z = (v.z * scale) * weight[i][2], v.w = (v.w * scale) * weight[i][3];
-    reinterpret_cast<float4*>(x)[at] = v;
-  }
+  trace(5);
+  Quads::each([&](int i, int quad) {
+    const float scale = scales[quad / (kWidth / 128)];
+    const float4 v = streams.at[i], w = weight.at[i];
+    x[32 * quad + lane_id()] = {(v.x * scale) * w.x, (v.y * scale) * w.y, (v.z * scale) * w.z, (v.w * scale) * w.w};
+  });
   __syncthreads();
 }
 
@@ -72,41 +145,47 @@ __global__ void __launch_bounds__(kThreads) streams_low(const int* live, const f
                                                         const uint8_t* inject, float* low, float* logits, float* scales, float eps, const uint8_t* ahead,
     uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
-  float* x = reinterpret_cast<float*>(shared);
-  uint8_t* w = shared + kAll * 4;
+  float4* x = reinterpret_cast<float4*>(shared);
   __shared__ float scale[C];
+  trace(0);
   const bool injects = static_cast<int>(blockIdx.x) >= kDownBlocks;
   const int first = injects ? (static_cast<int>(blockIdx.x) - kDownBlocks) * kInjectRows : static_cast<int>(blockIdx.x) * kRows;
   const int count = injects ? min(C - first, kInjectRows) : min(kRank - first, kRows);
-  const int row_bytes = injects ? kInjectBytes : kRowBytes;
-  const uint8_t* from = (injects ? inject : down) + static_cast<size_t>(first) * row_bytes;
-  for (int i = threadIdx.x; i < count * row_bytes / 16; i += kThreads) copy_async<16>(w + 16 * i, from + 16 * i);
-  constexpr int kEach = (kAll / 4 + kThreads - 1) / kThreads;
-  float weight[kEach][4];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int at = threadIdx.x + kThreads * i;
-    if (at >= kAll / 4) continue;
-    const float4 v = __ldg(reinterpret_cast<const float4*>(norm) + at);
-    weight[i][0] = v.x, weight[i][1] = v.y, weight[i][2] = v.z, weight[i][3] = v.w;
-  }
+  const int row_bytes = injects ? kInjectBytes : kRowBytes, mine = warp_id();  // a warp a row
+  uint8_t* w = shared + kAll * 4 + mine * row_bytes;
+  const uint8_t* from = (injects ? inject : down) + static_cast<size_t>(first + mine) * row_bytes;
+  if (mine < count)
+    for (int i = lane_id(); i < row_bytes / 16; i += 32) copy_async<16>(w + 16 * i, from + 16 * i);
+  Quads weight, streams;
+  weight.load(norm);
   ask_ahead(ahead, ahead_bytes);
+  if (mine < count) {
+    copies_wait();
+    __syncwarp();
+    if (injects)
+      turn<Layout<STRATA_INJECT>::bytes>(w);
+    else
+      turn<Layout<STRATA_TYPE>::bytes>(w);
+  }
+  trace(1);
   dependency_wait();
+  trace(2);
   dependency_launch();
-  const int row = blockIdx.y;
-  if (row >= *live) return copies_wait();
-  norm_streams(residual + static_cast<size_t>(row) * kAll, weight, eps, x, scale);
-  copies_wait();
-  __syncthreads();
+  const int row = blockIdx.y, rows = *live;  // which the reads of the streams do not wait for
+  streams.load(residual + static_cast<size_t>(row) * kAll);
+  if (row >= rows) return;
+  norm_streams(streams, weight, eps, x, scale);
+  trace(6);
   if (blockIdx.x == 0 && static_cast<int>(threadIdx.x) < C) scales[row * C + threadIdx.x] = scale[threadIdx.x];
-  for (int r = warp_id(); r < count; r += kThreads / 32) {
-    if (injects) {
-      const float total = shared_dot<STRATA_INJECT>(w + r * kInjectBytes, x);
-      if (lane_id() == 0) logits[row * C + first + r] = total;
-    } else {
-      const float total = shared_dot<STRATA_TYPE>(w + r * kRowBytes, x);
-      if (lane_id() == 0) low[row * kRank + first + r] = silu32(div32(total, static_cast<float>(C)));
-    }
+  if (mine >= count) return;
+  if (injects) {
+    const float total = turned_dot<STRATA_INJECT>(w, x);
+    if (lane_id() == 0) logits[row * C + first + mine] = total;
+  } else {
+    const float total = turned_dot<STRATA_TYPE>(w, x);
+    trace(7);
+    if (lane_id() == 0) low[row * kRank + first + mine] = silu32(div32(total, static_cast<float>(C)));
+    trace(8);
   }
 }
 
@@ -120,6 +199,7 @@ __global__ void __launch_bounds__(128 * C) streams_mix(const int* live, const fl
   static_assert(kRank % 32 == 0, "whole steps of four threads");
   __shared__ __align__(16) float x[kRank];
   __shared__ float gate[C][32], normed[C][32];
+  trace(0);
   const int quad = threadIdx.x / 4, j = threadIdx.x % 4, c = quad / 32, f = quad % 32, feature = blockIdx.x * 32 + f;
   const uint8_t* from = up + (static_cast<size_t>(c * kWidth + feature) * kRank + 8 * j) * Layout<STRATA_TYPE>::bytes;
   Eight<STRATA_TYPE> w[kSteps];
@@ -127,13 +207,18 @@ __global__ void __launch_bounds__(128 * C) streams_mix(const int* live, const fl
   for (int i = 0; i < kSteps; ++i) w[i].load(from + static_cast<size_t>(32 * i) * Layout<STRATA_TYPE>::bytes);
   const float weight = norm[c * kWidth + feature];
   ask_ahead(ahead, ahead_bytes);
+  dependency_settled();  // the streams; their scales and `low` are the last launch's
+  const int row = blockIdx.y, rows = *live;
+  const float before = residual[(static_cast<size_t>(row) * C + c) * kWidth + feature];
+  trace(1);
   dependency_wait();
+  trace(2);
   dependency_launch();
-  const int row = blockIdx.y;
-  if (row >= *live) return;
-  const float before = residual[(static_cast<size_t>(row) * C + c) * kWidth + feature], scale = scales[row * C + c];
+  const float scale = scales[row * C + c];
   for (int i = threadIdx.x; i < kRank; i += 128 * C) x[i] = low[row * kRank + i];
+  if (row >= rows) return;
   __syncthreads();
+  trace(3);
   float acc[8] = {};
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
@@ -142,6 +227,7 @@ __global__ void __launch_bounds__(128 * C) streams_mix(const int* live, const fl
     fma8(v, x + 32 * i + 8 * j, acc);
   }
   const float total = quad_tree_sum(acc);
+  trace(4);
   if (j == 0) gate[c][f] = sigmoid32(total), normed[c][f] = (before * scale) * weight;
   __syncthreads();
   if (warp_id() != 0) return;
@@ -154,6 +240,7 @@ __global__ void __launch_bounds__(128 * C) streams_mix(const int* live, const fl
   if (q == nullptr) return;
   if (!finite32(value)) report(faults, kFaultNonFinite);
   quantize_block(value, q + at, d + at / 32, sums + at / 16);
+  trace(5);
 }
 
 }  // extern "C"

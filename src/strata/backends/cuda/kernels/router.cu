@@ -13,12 +13,13 @@ extern "C" {
 // One warp a row; k up to 64. Lane l holds ranks l and l + 32.
 __global__ void router(const int* live, const float* logits, int* ids, float* weights, int experts, int k, int renormalise,
                        uint32_t* faults) {
+  __shared__ __align__(16) uint32_t room[32][kChoiceWords];
   dependency_wait();
   dependency_launch();
   const int row = blockIdx.x * (blockDim.x / 32) + warp_id(), lane = lane_id();
   if (row >= *live) return;
   logits += static_cast<size_t>(row) * experts, ids += row * k, weights += row * k;
-  const Choice c = choose_experts<STRATA_EXPERTS>(logits, experts, k, renormalise != 0);
+  const Choice c = choose_experts<STRATA_EXPERTS>(logits, experts, k, renormalise != 0, room[warp_id()]);
   if (!c.finite) report(faults, kFaultNonFinite);
 #pragma unroll
   for (int j = 0; j < 2; ++j)

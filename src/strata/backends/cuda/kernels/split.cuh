@@ -12,12 +12,12 @@ namespace strata {
 
 constexpr int kSplitThreads = 256;
 
-// Eight neighbouring values as the pool stores them.
+// Eight neighbouring values as the pool stores them: values [i, i + 8) of the head whose first is value `row` of the pool.
 template <int Kv> struct StoredEight {
   float4 low, high;
-  __device__ __forceinline__ void load(const void* pool, const unsigned short*, size_t at, int) {
-    low = *reinterpret_cast<const float4*>(static_cast<const float*>(pool) + at);
-    high = *(reinterpret_cast<const float4*>(static_cast<const float*>(pool) + at) + 1);
+  __device__ __forceinline__ void load(const void* pool, const unsigned short*, size_t row, int i, int) {
+    low = *reinterpret_cast<const float4*>(static_cast<const float*>(pool) + row + i);
+    high = *(reinterpret_cast<const float4*>(static_cast<const float*>(pool) + row + i) + 1);
   }
   __device__ __forceinline__ void floats(float (&v)[8]) const {
     v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w, v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
@@ -26,8 +26,8 @@ template <int Kv> struct StoredEight {
 
 template <> struct StoredEight<kKvF16> {
   uint4 raw;
-  __device__ __forceinline__ void load(const void* pool, const unsigned short*, size_t at, int) {
-    raw = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(pool) + at);
+  __device__ __forceinline__ void load(const void* pool, const unsigned short*, size_t row, int i, int) {
+    raw = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(pool) + row + i);
   }
   __device__ __forceinline__ void floats(float (&v)[8]) const {
     const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
@@ -42,9 +42,9 @@ template <> struct StoredEight<kKvF16> {
 template <> struct StoredEight<kKvInt8> {
   uint2 raw;
   unsigned short scale;
-  __device__ __forceinline__ void load(const void* pool, const unsigned short* scales, size_t at, int group) {
-    raw = *reinterpret_cast<const uint2*>(static_cast<const int8_t*>(pool) + at);
-    scale = scales[at / group];
+  __device__ __forceinline__ void load(const void* pool, const unsigned short* scales, size_t row, int i, int group) {
+    raw = *reinterpret_cast<const uint2*>(static_cast<const int8_t*>(pool) + row + i);
+    scale = scales[(row + i) / group];
   }
   // A byte b + 128 in the lowest bits of 2^23 is the float 2^23 + 128 + b: no conversion, which is slow.
   __device__ __forceinline__ void floats(float (&v)[8]) const {
@@ -55,16 +55,40 @@ template <> struct StoredEight<kKvInt8> {
   }
 };
 
+// A byte holds two codes half a group apart. Twice a code in the lowest bits of 2^23, as above.
+template <> struct StoredEight<kKvNibbles> {
+  uint2 raw;
+  unsigned short scale;
+  bool upper;  // the upper halves of the bytes
+  __device__ __forceinline__ void load(const void* pool, const unsigned short* scales, size_t row, int i, int group) {
+    const int half = group / 2, place = i % group;
+    const uint8_t* bytes = static_cast<const uint8_t*>(pool) + (row + i - place) / 2 + place % half;
+    scale = scales[(row + i) / group], upper = place >= half;
+    if (half >= 8) {
+      raw = *reinterpret_cast<const uint2*>(bytes);
+    } else {  // groups of eight
+      raw.x = *reinterpret_cast<const uint32_t*>(bytes), raw.y = raw.x >> 4;
+    }
+  }
+  __device__ __forceinline__ void floats(float (&v)[8]) const {
+    const float d = half_float(scale);
+    const uint32_t word[2] = {(upper ? raw.x >> 3 : raw.x << 1) & 0x1e1e1e1eu, (upper ? raw.y >> 3 : raw.y << 1) & 0x1e1e1e1eu};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = (bits_float(__byte_perm(word[i / 4], 0x4b000000u, 0x7440u + i % 4)) - 8388623.0f) * d;
+  }
+};
+
 constexpr int power_of_two_below(int n) { return n < 2 ? 1 : 2 * power_of_two_below(n / 2); }
 
-template <int Kv, int H, int D> struct Split {
+// Kk, Kv: how the pools hold keys and values. Slots: cells may lie in slots instead (KvSlots).
+template <int Kk, int Kv, int H, int D, bool Slots = false> struct Split {
   static constexpr int kParts = D / 8;                         // threads over a cell's values
   static constexpr int kSets = kSplitThreads / kParts < 32 ? power_of_two_below(kSplitThreads / kParts) : 32;
   static constexpr int kHeld = kLanes / kSets;                 // lanes of a thread
   static constexpr int kTurns = kAttentionSplit / kSets;       // cells of a thread
-  static constexpr int kBatch = Kv == kKvInt8 || kHeld > 4 ? 8 : 4;  // of them loaded at a time, all held lanes the same number of times
+  static constexpr int kBatch = Kv >= kKvInt8 || kHeld > 4 ? 8 : 4;  // of them loaded at a time, all held lanes the same number of times
   static constexpr int kSteps = (D + 31) / 32;
-  static constexpr int kCells = (Kv == kKvInt8 && D <= 128) || (Kv == kKvF16 && D < 128) ? 2 : 1;  // a thread's keys in flight
+  static constexpr int kCells = (Kk >= kKvInt8 && D <= 128) || (Kk == kKvF16 && D < 128) ? 2 : 1;  // a thread's keys in flight
   static constexpr int kGroup = D < kKvGroup ? D : kKvGroup;
   static_assert(D % 8 == 0 && kBatch <= kTurns);
 
@@ -73,7 +97,8 @@ template <int Kv, int H, int D> struct Split {
     alignas(16) float query[H][D];
     alignas(16) float weight[kAttentionSplit][H];  // scores, then weights
     alignas(16) float lanes[kSets][H][D];
-    int cell[kAttentionSplit];  // (page * kv_heads + kv_head) * 64 + cell in the page; any valid one where none is seen
+    int cell[kAttentionSplit];  // (page * kv_heads + kv_head) * 64 + cell in the page; any valid one where none is seen. In slots:
+                                // ~((slot * kv_heads + kv_head) * ratio + cell in the group)
     float top[H], sum[H];
   };
 
@@ -81,21 +106,24 @@ template <int Kv, int H, int D> struct Split {
   const void *k, *v;
   const unsigned short *k_scales, *v_scales;
   int begin, end;  // cells that are seen
+  KvSlots slots;
   StoredEight<Kv> values[kBatch];
 
   __device__ __forceinline__ void scores(float scale) {
     const int j = threadIdx.x % 4, own = threadIdx.x / 4;
 #pragma unroll 1
     for (int c0 = begin / 64 * 64; c0 < end; c0 += 64 * kCells) {
-      StoredEight<Kv> key[kCells][kSteps];
+      StoredEight<Kk> key[kCells][kSteps];
 #pragma unroll
       for (int n = 0; n < kCells; ++n) {
         const int c = c0 + 64 * n + own;
         if (c >= kAttentionSplit || c0 + 64 * n >= end) break;
-        const size_t row = static_cast<size_t>(s.cell[c]) * D;
+        const int cell = s.cell[c];
+        const bool slot = Slots && cell < 0;
+        const size_t row = static_cast<size_t>(slot ? ~cell : cell) * D;
 #pragma unroll
         for (int i = 0; i < kSteps; ++i)
-          if (8 * j + 32 * i < D) key[n][i].load(k, k_scales, row + 8 * j + 32 * i, kGroup);
+          if (8 * j + 32 * i < D) key[n][i].load(slot ? slots.k : k, slot ? slots.k_scales : k_scales, row, 8 * j + 32 * i, kGroup);
       }
 #pragma unroll
       for (int n = 0; n < kCells; n += kCells > 1 ? 2 : 1)
@@ -181,7 +209,7 @@ template <int Kv, int H, int D> struct Split {
  private:
   // Cells c and, with Two, c + 64, whose keys are key[n] and key[n + 1].
   template <bool Two>
-  __device__ __forceinline__ void pair_scores(const StoredEight<Kv> (&key)[kCells][kSteps], int n, int c, int j, float scale) {
+  __device__ __forceinline__ void pair_scores(const StoredEight<Kk> (&key)[kCells][kSteps], int n, int c, int j, float scale) {
     constexpr int count = Two ? 2 : 1;
     float acc[count][H][8] = {};
 #pragma unroll
@@ -217,7 +245,9 @@ template <int Kv, int H, int D> struct Split {
     for (int t = 0; t < kBatch; ++t) {
       const int c = set + kSets * (t0 + t);
       if (c < begin || c >= end) continue;
-      values[t].load(v, v_scales, static_cast<size_t>(s.cell[c]) * D + 8 * part, kGroup);
+      const int cell = s.cell[c];
+      const bool slot = Slots && cell < 0;
+      values[t].load(slot ? slots.v : v, slot ? slots.v_scales : v_scales, static_cast<size_t>(slot ? ~cell : cell) * D, 8 * part, kGroup);
     }
   }
 };

@@ -1,0 +1,148 @@
+"""Stage 8: compute-sanitizer over steps of two planted layers at full width: each bucket, an empty and a full context.
+
+The same steps run without a tool first: that compiles the kernels and gives the digest that every other run must have,
+the CPU's too. A kernel with a planted race and one that writes too far show that the tools see this process's graphs.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from gpu_check.common import WORK, Report, digest, say
+from strata.backends.cuda import CudaBackend, open_gpu
+from strata.backends.cuda.driver import Kernel, Launch, Source
+from strata.bench.probe import Probe
+from strata.config import EngineOptions
+from strata.engine import Engine, SamplingParams
+from strata.engine.load import LoadedModel, load_model
+from strata.synth import FULL, PlantedOptions, write_planted
+
+TOOLS = os.environ.get("STRATA_CHECK_TOOLS", "racecheck,memcheck,synccheck").split(",")
+TOOL_SECONDS = float(os.environ.get("STRATA_CHECK_TOOL_SECONDS", "130"))
+BUCKETS = (1, 2, 4, 8, 16, 32)
+FILLED = 2600  # cells: several splits of attention, more blocks than are selected
+CONTEXT = 4096
+FOUND = 9  # exit status of a tool that found something
+
+FAULTY = {
+    "racecheck": "__shared__ float s[64]; s[threadIdx.x] = threadIdx.x; out[threadIdx.x] = s[63 - threadIdx.x];",
+    "memcheck": "out[threadIdx.x + (1 << 28)] = 1;",
+    "synccheck": "if (threadIdx.x % 32 < 16) __syncwarp(); out[threadIdx.x] = 1;",
+}
+
+
+class Planted(Source):
+    """A kernel that is wrong; its file's name is the tool that must see it."""
+
+    @property
+    def text(self) -> str:
+        return f'extern "C" __global__ void wrong(float* out) {{ {FAULTY[self.file]} }}\n'
+
+
+def run(report: Report) -> None:
+    path = planted_file()
+    want = _child([], "steps", str(path))
+    cpu = digest_of(path, None)
+    report["plain"] = want | {"cpu": cpu, "equal": want["digest"] == cpu}
+    say(f"without a tool: {report['plain']}")
+    for tool in TOOLS:
+        sanitizer = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND)]
+        planted = _child(sanitizer, "plant", tool) if tool in FAULTY else {"rc": None}
+        found = _child(sanitizer, "steps", str(path))
+        clean = found["rc"] == 0 and found["digest"] == cpu
+        report[tool] = found | {
+            "clean": clean,
+            "sees a planted fault": planted["rc"] == FOUND,
+            "planted": planted,
+        }
+        say(f"{tool}: clean {clean}, sees a planted fault {planted['rc'] == FOUND}, {found['end'][-300:]}")
+
+
+def planted_file() -> Path:
+    """One layer with the delta rule and one with attention; the n-gram layer is the first."""
+    path = WORK / "planted-2.gguf"
+    if not path.exists():
+        WORK.mkdir(parents=True, exist_ok=True)
+        geometry = replace(
+            FULL, num_layers=2, interval=2, ngram_layer=0, num_experts=32, vocab_size=8192, draft=False
+        )
+        write_planted(
+            path, PlantedOptions(geometry, types=dict(TYPES), gain=None), len(os.sched_getaffinity(0))
+        )
+    return path
+
+
+TYPES = {
+    "gate": "IQ3_XXS", "up": "IQ3_XXS", "down": "Q2_0", "dense": "Q6_K", "shared": "Q8_0", "mixer": "BF16",
+    "embd": "Q8_0", "head": "Q8_0", "table": "IQ4_NL",
+}  # fmt: skip
+
+
+def _child(tool: list[str], *arguments: str) -> Report:
+    """This module in a process of its own, under a tool."""
+    command = [*tool, sys.executable, "-m", "gpu_check.sanitized", *arguments]
+    begin = time.perf_counter()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TOOL_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"rc": None, "digest": None, "end": str(error)[-600:]}
+    digests = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("digest ")]
+    seconds = round(time.perf_counter() - begin, 1)
+    end = (done.stdout + done.stderr)[-3000:]
+    return {"rc": done.returncode, "digest": digests[0] if digests else None, "seconds": seconds, "end": end}
+
+
+def digest_of(path: Path, backend: CudaBackend | None) -> str:
+    """Of all logits of some requests, several at once, and of steps after a filled context."""
+    options = EngineOptions(
+        device="cpu", max_model_len=CONTEXT, max_num_seqs=BUCKETS[-1], kv="int8", prefill=64
+    )
+    if backend is None or "chunk" not in backend.forms:
+        options = replace(options, prefill=0)
+    loaded = load_model(path, options, None, backend)
+    seen: list[np.ndarray] = []
+    loaded.runner.watch = lambda sequences, positions, logits: seen.append(np.array(logits))
+    _requests(loaded)
+    probe = Probe(loaded, 2)
+    probe.fill(FILLED)
+    for i in range(2):
+        probe.step(FILLED + i)
+    return digest(np.concatenate(seen))
+
+
+def _requests(loaded: LoadedModel) -> None:
+    """One row, then more and more at once."""
+    engine = Engine(loaded)
+    for bucket in BUCKETS:
+        for i in range(bucket):
+            sampling = SamplingParams(
+                max_tokens=2, temperature=i % 2, seed=i, repetition_penalty=1.1, ignore_eos=True
+            )
+            engine.add([17 + bucket, 5 + i], sampling)
+        while engine.scheduler.num_unfinished:
+            engine.step()
+
+
+def plant(tool: str) -> None:
+    """A graph of the wrong kernel."""
+    driver = open_gpu(0).driver
+    out = np.uint64(driver.allocate(256))
+    launch = Launch(Kernel(Planted(tool), "wrong"), (1, 1, 1), 64, (out,), dependent=False)
+    driver.replay(driver.record([launch]))
+    driver.synchronize()
+
+
+def main(kind: str, argument: str) -> None:
+    if kind == "plant":
+        plant(argument)
+    else:
+        print("digest", digest_of(Path(argument), open_gpu(0)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

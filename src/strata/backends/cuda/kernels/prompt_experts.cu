@@ -1,0 +1,106 @@
+// The experts that a prompt chunk needs and no slot has (backends/cuda/prompt_experts.py): a list for each layer, and copies
+// of what it names to a ring of their own, from where the chunk's products read them. Slots stand still meanwhile.
+// Macros: expert_copy.cuh's; `list_absent` reads none of them.
+#include "expert_copy.cuh"
+
+using namespace strata;
+using namespace strata::tiers;
+
+namespace {
+
+// What one layer lacks, in device memory.
+struct Absent {
+  int32_t count, pad;
+  uint64_t first;       // number of its first place, over the life of the ring
+  int32_t experts[];    // [num_experts]
+};
+
+// Fixed when the ring is made.
+struct PromptRing {
+  uint64_t base, place_bytes;
+  uint64_t* taken;        // places handed out so far
+  uint64_t* tables;       // [layers][3][experts] where the chunk's products read planes
+  unsigned char* lists;   // [layers] of Absent, `list_bytes` apart
+  uint64_t* counts;       // mapped: experts copied, their bytes
+  uint32_t* used;         // [layers][experts] pairs that prompts gave each expert
+  uint32_t places, list_bytes;
+
+  __device__ __forceinline__ Absent* list(int layer) const {
+    return reinterpret_cast<Absent*>(lists + static_cast<size_t>(layer) * list_bytes);
+  }
+  __device__ __forceinline__ uint64_t place(uint64_t n) const { return base + n % places * place_bytes; }
+};
+
+}  // namespace
+
+extern "C" {
+
+// One thread block. offsets: of the chunk's pairs by expert, so that only what they name is listed; null: everything.
+__global__ void __launch_bounds__(kTileThreads) list_absent(const ExpertTier* tier, const PromptRing* prompts, const int* offsets, int layer) {
+  __shared__ ExpertTier t;
+  __shared__ PromptRing ring;
+  __shared__ int counts[kTileThreads / 32], before[kTileThreads / 32], total;
+  if (threadIdx.x == 0) t = *tier, ring = *prompts, total = 0;
+  dependency_wait();
+  dependency_launch();
+  __syncthreads();
+  const size_t base = static_cast<size_t>(layer) * t.experts;
+  Absent* list = ring.list(layer);
+  const uint64_t taken = *ring.taken;
+  for (int begin = 0; begin < t.experts; begin += kTileThreads) {
+    const int e = begin + threadIdx.x;
+    const bool in = e < t.experts;
+    const bool held = in && entry_slot(t.entries[base + e]) >= 0;
+    const bool wanted = in && !held && (offsets == nullptr || offsets[e + 1] > offsets[e]);
+    const uint32_t mask = __ballot_sync(kFullWarp, wanted);
+    if (lane_id() == 0) counts[warp_id()] = __popc(mask);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      int sum = total;
+      for (int w = 0; w < kTileThreads / 32; ++w) before[w] = sum, sum += counts[w];
+      total = sum;
+    }
+    __syncthreads();
+    const int at = before[warp_id()] + __popc(mask & ((1u << lane_id()) - 1u));
+    if (wanted) list->experts[at] = e;
+    for (int p = 0; in && p < 3; ++p) {
+      const size_t entry = static_cast<size_t>(layer * 3 + p) * t.experts + e;
+      // What nobody needs has a place that can be read: kernels look before they know.
+      ring.tables[entry] = held ? t.tables[entry] : wanted ? ring.place(taken + at) + t.offsets[layer * 4 + p] : t.zeros + t.offsets[layer * 4 + p];
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x != 0) return;
+  list->count = total, list->first = taken;
+  *ring.taken = taken + total;
+  volatile uint64_t* seen = ring.counts;
+  seen[0] = seen[0] + total, seen[1] = seen[1] + total * t.offsets[layer * 4 + 3];
+}
+
+// Adds the pairs that a chunk gave each expert. One thread an expert.
+__global__ void __launch_bounds__(kTileThreads) count_used(const PromptRing* prompts, const int* offsets, int layer, int experts) {
+  dependency_wait();
+  dependency_launch();
+  const int e = blockIdx.x * kTileThreads + threadIdx.x;
+  if (e < experts) prompts->used[static_cast<size_t>(layer) * experts + e] += static_cast<uint32_t>(offsets[e + 1] - offsets[e]);
+}
+
+// Copies of what is listed: part 0: what finds a place beside what layer `beside` still reads; 1: the rest; 2: all.
+__global__ void __launch_bounds__(kTileThreads) copy_absent(const ExpertTier* tier, const PromptRing* prompts, int layer, int beside, int part,
+                                                            int gate_bytes, int up_bytes, int down_bytes) {
+  __shared__ ExpertTier t;
+  __shared__ PromptRing ring;
+  if (threadIdx.x == 0) t = *tier, ring = *prompts;
+  dependency_wait();
+  dependency_launch();
+  __syncthreads();
+  const Absent* list = ring.list(layer);
+  const int room = part == 2 ? list->count : static_cast<int>(ring.places) - ring.list(beside)->count;
+  const int middle = min(list->count, max(room, 0)), begin = part == 1 ? middle : 0, end = part == 1 ? list->count : middle;
+  const PlaneBytes bytes{gate_bytes, up_bytes, down_bytes};
+  const auto place = [&](int i, int p) { return ring.place(list->first + static_cast<uint64_t>(begin + i)) + t.offsets[layer * 4 + p]; };
+  const auto source = [&](int i, int p) { return t.sources[static_cast<size_t>(layer * 3 + p) * t.experts + list->experts[begin + i]]; };
+  copy_experts(blockIdx.x, gridDim.x, end - begin, bytes, t.state, source, place);
+}
+
+}  // extern "C"

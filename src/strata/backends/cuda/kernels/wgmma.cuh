@@ -1,0 +1,110 @@
+// Tensor cores of a whole warpgroup (sm_90a): 64 rows of A in registers times 64 columns of B in shared memory, asynchronous. On
+// every other architecture, and on the emulated device, the same fragments go through mma.sync; ptx.cuh includes this file.
+//
+// B: 64 columns of 64 f16 values along K, 128 bytes a column on a border of 1,024 bytes, 16-byte parts of column c at part ^ c % 8.
+#pragma once
+
+namespace strata {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define STRATA_WGMMA 1
+#else
+#define STRATA_WGMMA 0
+#endif
+
+#if STRATA_WGMMA
+
+// What shared memory holds is for the tensor cores to see: after a thread's writes or copies, before the barrier.
+__device__ __forceinline__ void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void products_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Waits until all but the newest `Left` groups of products are done; c is theirs.
+template <int Left> __device__ __forceinline__ void products_wait(float (&c)[32]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Left) : "memory");
+#pragma unroll
+  for (int i = 0; i < 32; ++i) asm volatile("" : "+f"(c[i])::"memory");  // nothing reads them before
+}
+
+// c = a * b + (more ? c : 0) for 16 values along K from value 16 * `slice` of the 64 on. Bf16: instead of f16.
+template <bool Bf16 = false>
+__device__ __forceinline__ void group_product(float (&c)[32], const uint32_t (&a)[4], const void* b, int slice, bool more) {
+  const uint64_t at = static_cast<uint32_t>(__cvta_generic_to_shared(b)) + 32 * slice;
+  const uint64_t descriptor = (at >> 4 & 0x3fff) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
+  if constexpr (Bf16) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor), "r"(int(more)));
+  } else {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor), "r"(int(more)));
+  }
+}
+
+#else
+
+__device__ __forceinline__ void publish_shared() {}
+__device__ __forceinline__ void products_fence() {}
+__device__ __forceinline__ void products_commit() {}
+template <int Left> __device__ __forceinline__ void products_wait(float (&)[32]) {}
+
+template <bool Bf16 = false>
+__device__ __forceinline__ void group_product(float (&c)[32], const uint32_t (&a)[4], const void* b, int slice, bool more) {
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+#pragma unroll
+  for (int j = 0; j < 8; j += 2) {
+    const int column = 8 * j + lane / 16 * 8 + lane % 8, part = 2 * slice + lane / 8 % 2;
+    uint32_t two[4];
+    load_matrices(two, static_cast<const uint8_t*>(b) + column * 128 + (part ^ column % 8) * 16);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float d[4] = {};
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (more) d[e] = c[4 * (j + i) + e];
+      if constexpr (Bf16) {
+        mma_bf16(d, a, two[2 * i], two[2 * i + 1]);
+      } else {
+        mma_f16(d, a, two[2 * i], two[2 * i + 1]);
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) c[4 * (j + i) + e] = d[e];
+    }
+  }
+}
+
+#endif
+
+// ---- copies of whole images that arrive at a barrier in shared memory (sm_90 on); elsewhere all threads copy, in groups ----------
+
+#if !defined(STRATA_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define STRATA_BULK 1
+#else
+#define STRATA_BULK 0
+#endif
+
+#if STRATA_BULK
+
+__device__ __forceinline__ void arrival_init(uint64_t* barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_offset(barrier)) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void arrival_expect(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_offset(barrier)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void arrival_wait(uint64_t* barrier, uint32_t parity) {
+  asm volatile("{\n.reg .pred p;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra WAIT;\nDONE:\n}\n"
+               ::"r"(shared_offset(barrier)), "r"(parity) : "memory");
+}
+// `bytes` a multiple of 16, both addresses too; one thread.
+__device__ __forceinline__ void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               ::"r"(shared_offset(to)), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_offset(barrier)) : "memory");
+}
+
+#endif
+
+}  // namespace strata

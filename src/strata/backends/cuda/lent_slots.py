@@ -1,0 +1,83 @@
+"""Expert slots that lend their memory to a prompt chunk's scratch, and get experts back afterwards.
+
+Scratch takes the end of the slots' memory. Their experts leave before a chunk begins, and the residency table stands
+still (`PromptExperts.hold`) until chunks are over. Then those experts come that the prompt used most, so that decoding
+begins warm; they are copied by the steps that follow, some hundreds in each.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata import _native
+
+_RESIDENT = 2  # SlotState of native/include/strata/tiers.h
+_FREE = 0
+_AT_ONCE = 512  # kChangesAtOnce of native/include/strata/tiers_gpu.h
+
+
+class LentSlots:
+    """Of an ExpertTier: `slots` are address and bytes of each, in one piece of memory."""
+
+    def __init__(
+        self, device: _native.GpuDevice, slots: Sequence[tuple[int, int]], blob_bytes: Sequence[int]
+    ):
+        self._device, self._slots = device, slots
+        self._blob_bytes = np.array(blob_bytes, np.int64)
+        self.begin = min((at for at, _ in slots), default=0)
+        self.end = max((at + size for at, size in slots), default=0)
+        self.pause: Callable[[], AbstractContextManager[None]] = (
+            nullcontext  # of whoever moves experts meanwhile
+        )
+        self.lent: list[int] = []  # numbers of slots
+        self._held: list[tuple[int, int]] = []  # (layer, expert) that were in them
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all slots."""
+        return self.end - self.begin
+
+    def lend(self, nbytes: int, settle: Callable[[], None]) -> None:
+        """Empties the slots that the last so many bytes touch; `settle` applies changes at once. Nothing runs."""
+        first = self.end - nbytes
+        wanted = [i for i, (at, size) in enumerate(self._slots) if at + size > first]
+        if set(wanted) <= set(self.lent):
+            return
+        with self.pause():
+            while self._device.moving:
+                settle()
+            states = self._device.slots()
+            for i in wanted:
+                _, state, layer, expert = states[i]
+                if state == _RESIDENT and self._device.retire(layer, expert):
+                    self._held.append((layer, expert))
+                    if len(self._held) % _AT_ONCE == 0:
+                        settle()
+            settle()
+        self.lent = sorted({*self.lent, *wanted})
+
+    def give_back(self, used: NDArray[np.uint32]) -> None:
+        """Asks for experts into the slots that are free again: those with the most pairs in `used` [layers, experts],
+        then those that were there before."""
+        states = self._device.slots()
+        free: dict[int, list[int]] = {}
+        for i in self.lent:
+            if states[i][1] == _FREE:
+                free.setdefault(states[i][0], []).append(i)
+        self.lent = []
+        experts = used.shape[1]
+        order = np.argsort(-used.reshape(-1).astype(np.int64), kind="stable")
+        count = int(np.count_nonzero(used))
+        ranked = [(int(e) // experts, int(e) % experts) for e in order[:count]]
+        for layer, expert in [*ranked, *self._held]:
+            if not free:
+                break
+            wanted = int(self._blob_bytes[layer])
+            size = min((s for s in free if s >= wanted), default=0)
+            if size and self._device.promote(layer, expert, free[size][-1]):
+                free[size].pop()
+                if not free[size]:
+                    del free[size]
+        self._held = []

@@ -1,0 +1,179 @@
+"""Launches of a prompt chunk's quantised products on tensor cores (kernels/wide.cuh, docs/cuda-prompt-products.md)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strata.backends.cuda.driver import Arg, Launch
+from strata.backends.cuda.grids import TABLE_WORDS
+from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
+from strata.ops.buffers import Buffer, Weight
+from strata.ops.linear import LinearQ
+from strata.quants import Format
+
+WIDE_ROWS = 64  # rows of a program from which on its products go through here
+THREADS = 256
+SLAB = 64  # rows or tokens of an image
+TOKEN_IMAGE = SLAB * (128 + 16)  # bytes of a stage of 64 tokens, `TokenImage`
+_MOST_ROWS = 16384  # weight rows that are expanded at a time
+_TWO_TERMS = ("Q6_K",)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Geometry of kernels/wide.cuh `Wide`: warpgroups by rows and tokens, 64 tokens a part, `depth` images a stage."""
+
+    row_groups: int
+    token_groups: int
+    parts: int
+    stages: int
+    depth: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Weight rows of a tile."""
+        return 64 * self.row_groups
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a tile."""
+        return 64 * self.parts * self.token_groups
+
+    @property
+    def threads(self) -> int:
+        """Of a thread block."""
+        return 128 * self.row_groups * self.token_groups
+
+    def shared(self, fmt: Format) -> int:
+        """Dynamic shared memory, `Wide::kSharedBytes`."""
+        stage = self.parts * self.token_groups * TOKEN_IMAGE + self.row_groups * WideTraits.of(fmt).image
+        stage *= self.depth
+        return 2048 + self.stages * (-(-stage // 1024) * 1024)
+
+    def macros(self) -> list[tuple[str, str | int]]:
+        """Of wide_experts.cu; wide_linear.cu takes the row groups too. Totals stay in registers."""
+        return [
+            ("STRATA_TOKEN_GROUPS", self.token_groups),
+            ("STRATA_PARTS", self.parts),
+            ("STRATA_DEPTH", self.depth),
+            ("STRATA_STAGES", self.stages),
+            ("STRATA_HELD", self.parts),
+        ]
+
+
+_DENSE = (Tile(2, 1, 2, 4), Tile(2, 1, 2, 3), Tile(2, 1, 2, 2))  # the first that fits: 59 KiB are enough
+
+
+@dataclass(frozen=True)
+class WideTraits:
+    """What the kernels ask of a format: kernels/wide_steps.cuh `WideFormatOf`."""
+
+    sub: int
+    halves: bool
+    terms: int
+    minimums: int
+
+    @classmethod
+    def of(cls, fmt: Format) -> "WideTraits":
+        """Of a quantised format."""
+        halves = fmt.halves and not fmt.scale16
+        minimums = 0 if not fmt.has_min else 2 if halves else 1
+        return cls(2 if fmt.scale16 else 1, halves, 2 if fmt.name in _TWO_TERMS else 1, minimums)
+
+    @property
+    def image(self) -> int:
+        """Bytes of a stage of 64 rows, `RowImage`."""
+        lines = 2 * self.sub + 2 * self.halves + 2 * (self.minimums > 0) + 2 * (self.minimums == 2)
+        return SLAB * (64 + 4 * lines)
+
+    def macros(self) -> list[tuple[str, str | int]]:
+        """Of wide_linear.cu."""
+        names = "SUB", "HALVES", "TERMS", "MIN"
+        values = self.sub, int(self.halves), self.terms, self.minimums
+        return [(f"STRATA_{n}", v) for n, v in zip(names, values, strict=True)]
+
+
+def applies(at: Context) -> bool:
+    """Whether a program's products go through here."""
+    return at.bucket >= WIDE_ROWS
+
+
+def slabs(count: int) -> int:
+    """Images of 64 rows or tokens, in tiles of two."""
+    return -(-count // (2 * SLAB)) * 2
+
+
+def images(k: int) -> int:
+    """Along K, of two 32-blocks each: `image_count`."""
+    return -(-k // 128) * 2
+
+
+@dataclass(frozen=True)
+class WideRows:
+    """Widened q8 rows: address of their images, and how many along the rows."""
+
+    images: int
+    slabs: int
+
+
+def widen(
+    at: Context, live: Arg, planes: list[Arg], rows: int, k: int, pairs: bool
+) -> tuple[WideRows, Launch]:
+    """q8 rows of k values as images in scratch; `pairs`: with sums of both halves (Q2_K)."""
+    count = slabs(rows)
+    wide = WideRows(at.scratch(count * images(k) * TOKEN_IMAGE), count)
+    grid = -(-count * images(k) * 4 * SLAB // THREADS)
+    args = [live, *planes, pointer(wide.images), *ints(count, k)]
+    macros = [("STRATA_PAIRS", 1)] if pairs else []
+    return wide, launch("widen.cu", "widen_rows", grid, THREADS, args, macros=macros)
+
+
+def needs_pairs(fmt: Format) -> bool:
+    """Whether a format's products take sums of both halves."""
+    return WideTraits.of(fmt).minimums == 2
+
+
+def products(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
+    """Products of the same q8 rows with any number of matrices: rows widened once, each matrix expanded."""
+    x = ops[0].x
+    rows, k = min(x.shape[0], at.bucket), x.shape[-1]
+    live, found = at.live(ops[0].out), list[Launch]()
+    wide = dict[bool, WideRows]()
+    for op in ops:
+        pairs = needs_pairs(op.weight.format)
+        if pairs not in wide:
+            wide[pairs], node = widen(at, live, at.q8(x), rows, k, pairs)
+            found.append(node)
+    room = max(
+        slabs(min(op.weight.shape[0], _MOST_ROWS)) * WideTraits.of(op.weight.format).image for op in ops
+    )
+    expanded = at.scratch(room * images(k))
+    for op in ops:
+        found += _product(at, op.weight, op.out, wide[needs_pairs(op.weight.format)], expanded, live)
+    return found
+
+
+def _product(at: Context, weight: Weight, out: Buffer, x: WideRows, expanded: int, live: Arg) -> list[Launch]:
+    """One matrix, some rows at a time."""
+    (n, k), fmt = weight.shape, weight.format
+    tile = next(t for t in _DENSE if t.shared(fmt) <= at.properties.shared)
+    source, found = at.packed(weight), list[Launch]()
+    expand = [type_macro(fmt)]
+    multiply = [*WideTraits.of(fmt).macros(), ("STRATA_ROW_GROUPS", tile.row_groups), *tile.macros()]
+    for first in range(0, n, _MOST_ROWS):
+        count = slabs(min(n - first, _MOST_ROWS))
+        args = [source, pointer(expanded), *ints(n, first, count, k)]
+        grid, shared = -(-count * SLAB * 2 * images(k) // THREADS), 4 * TABLE_WORDS.get(fmt.name, 0)
+        found.append(launch("widen.cu", "expand_weights", grid, THREADS, args, macros=expand, shared=shared))
+        args = [live, pointer(expanded), pointer(x.images), *at.at(out), *ints(n, first, count, x.slabs, k)]
+        grid = count * SLAB // tile.rows * (x.slabs * SLAB // tile.tokens)
+        node = launch(
+            "wide_linear.cu",
+            "wide_linear",
+            grid,
+            tile.threads,
+            args,
+            macros=multiply,
+            shared=tile.shared(fmt),
+        )
+        found.append(node)
+    return found

@@ -1,0 +1,152 @@
+"""Experts of prompt chunks that lie in no slot: copied to a ring of their own, from where a chunk's products read them
+(kernels/prompt_experts.cu).
+
+A wide chunk needs nearly all experts: the next layer's are copied on a stream of their own while a layer computes, as
+far as the ring has room beside that layer's; the rest when it is done. A narrow chunk needs few: which ones is known
+when its router has chosen, and they are copied between that and the products.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.backends.cuda.driver import COPIES, Arg, Driver, Launch
+from strata.backends.cuda.lower import Context, ints, launch, pointer
+from strata.backends.cuda.memory import ALIGNMENT
+from strata.ops.buffers import Weight
+from strata.ops.experts import ExpertGateUp
+
+if TYPE_CHECKING:
+    from strata.backends.cuda.tier import ExpertTier
+
+NARROW_ROWS = 1024  # up to which only experts that are needed are copied
+_THREADS = 256
+_COPIERS = 48  # thread blocks that copy beside a layer's kernels; half of them reach three quarters of the link's rate
+_BESIDE, _REST, _ALL = 0, 1, 2
+
+
+class PromptExperts:
+    """Of an ExpertTier."""
+
+    def __init__(self, driver: Driver, tier: "ExpertTier", places: int, place_bytes: int):
+        self._driver, self._tier = driver, tier
+        layers, experts = len(tier.blob_bytes), tier.num_experts
+        place = -(-place_bytes // ALIGNMENT) * ALIGNMENT
+        assert places >= experts, "a layer may lack all of its experts"
+        self._tables = driver.allocate(8 * layers * 3 * experts)
+        self._lists = -(-(16 + 4 * experts) // 16) * 16
+        self._counts = driver.allocate_host(32)  # u64 experts, bytes; u32 hold
+        self._used = driver.allocate(4 * layers * experts)
+        parts = [driver.allocate(place * places), place, driver.allocate(8), self._tables]
+        parts += [driver.allocate(layers * self._lists), self._counts.address, self._used]
+        image = np.array([*parts, places | self._lists << 32], np.uint64)
+        self._ring = driver.allocate(image.nbytes)
+        driver.upload(self._ring, image)
+        self._graphs: dict[tuple[int, int, int], Any] = {}
+        self._ready, self._done = driver.event(), driver.event()
+
+    def table(self, weight: Weight) -> int | None:
+        """Address of uint64 [num_experts] for a stack in tiers, as chunks read it."""
+        at = self._tier.plane(weight)
+        return None if at is None else self._tables + 8 * at * self._tier.num_experts
+
+    @property
+    def hold_address(self) -> int:
+        """Of what kernels look at before they change the residency table."""
+        return self._counts.address + 16
+
+    def hold(self, held: bool) -> None:
+        """Whether experts must stay where they are: the lists of a wide chunk are made before steps that may come
+        between its layers. Counts for whatever is started from now on."""
+        self._counts.array.view(np.uint32)[4] = held
+
+    @property
+    def held(self) -> bool:
+        """Whether experts stay where they are."""
+        return bool(self._counts.array.view(np.uint32)[4])
+
+    def take_used(self) -> NDArray[np.uint32]:
+        """Pairs that chunks gave each expert since this was last asked, [layers, experts]."""
+        used = np.zeros((len(self._tier.blob_bytes), self._tier.num_experts), np.uint32)
+        self._driver.download(self._used, used)
+        self._driver.upload(self._used, np.zeros_like(used))
+        return used
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What prompts have had copied."""
+        experts, nbytes = self._counts.array.view(np.uint64)[:2].tolist()
+        return {"prompt_copies": experts, "prompt_copy_bytes": nbytes}
+
+    # ---- a narrow chunk ----------------------------------------------------------------------------------------
+
+    def needed(self, at: Context, op: ExpertGateUp) -> list[Launch]:
+        """Nodes before a layer's products: the experts that the chunk's pairs name and no slot has."""
+        layer, grid = self._tier.layer(op.gate), at.properties.multiprocessors
+        return [self._list(layer, at.buffer(op.offsets)), self._copy(layer, layer, _ALL, grid)]
+
+    def count(self, at: Context, op: ExpertGateUp) -> list[Launch]:
+        """A node that counts a layer's pairs by expert."""
+        experts, layer = self._tier.num_experts, self._tier.layer(op.gate)
+        args: list[Arg] = [pointer(self._ring), pointer(at.buffer(op.offsets)), *ints(layer, experts)]
+        macros = self._tier.macros(layer)
+        return [
+            launch("prompt_experts.cu", "count_used", -(-experts // _THREADS), _THREADS, args, macros=macros)
+        ]
+
+    # ---- a wide chunk ------------------------------------------------------------------------------------------
+
+    def begin(self, layer: int) -> None:
+        """The first layer's experts, when everything that was started before is done; they stay until `hold`."""
+        self.hold(True)
+        self._driver.signal(self._done)
+        self._driver.wait_on(self._done, COPIES)
+        self._run(layer, layer, _ALL)
+        self._driver.signal(self._ready, COPIES)
+
+    def ahead(self, layer: int, beside: int) -> None:
+        """A layer's experts, as far as the ring has room beside those of the layer that computes next."""
+        self._run(layer, beside, _BESIDE)
+
+    def arrived(self) -> None:
+        """What is started from now on may read the experts of the layer that was asked for last."""
+        self._driver.wait_on(self._ready)
+
+    def rest(self, layer: int, beside: int) -> None:
+        """The rest of a layer's experts, when all that was started before, the layer `beside` included, is done."""
+        self._driver.signal(self._done)
+        self._driver.wait_on(self._done, COPIES)
+        self._run(layer, beside, _REST)
+        self._driver.signal(self._ready, COPIES)
+
+    def prepare(self, layers: Sequence[int]) -> None:
+        """Records what chunks over these layers will ask for."""
+        self._graph(layers[0], layers[0], _ALL)
+        for before, layer in pairwise(layers):
+            self._graph(layer, before, _BESIDE)
+            self._graph(layer, before, _REST)
+
+    def _run(self, layer: int, beside: int, part: int) -> None:
+        self._driver.replay(self._graph(layer, beside, part), COPIES)
+
+    def _graph(self, layer: int, beside: int, part: int) -> Any:
+        key = layer, beside, part
+        if key not in self._graphs:
+            grid = min(_COPIERS, self._driver.properties.multiprocessors)
+            nodes = [] if part == _REST else [self._list(layer, 0)]
+            self._graphs[key] = self._driver.record([*nodes, self._copy(layer, beside, part, grid)])
+        return self._graphs[key]
+
+    def _list(self, layer: int, offsets: int) -> Launch:
+        args: list[Arg] = [self._tier.address, pointer(self._ring), pointer(offsets), *ints(layer)]
+        macros = self._tier.macros(layer)
+        return launch("prompt_experts.cu", "list_absent", 1, _THREADS, args, macros=macros)
+
+    def _copy(self, layer: int, beside: int, part: int, grid: int) -> Launch:
+        args: list[Arg] = [self._tier.address, pointer(self._ring), *ints(layer, beside, part)]
+        args += ints(*self._tier.plane_bytes(layer))
+        macros = self._tier.macros(layer)
+        return launch("prompt_experts.cu", "copy_absent", grid, _THREADS, args, macros=macros)

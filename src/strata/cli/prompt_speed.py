@@ -1,0 +1,77 @@
+"""`strata benchmark --prompts`: first tokens of prompts of several lengths, and where a chunk's time goes."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strata.errors import UsageError
+
+if TYPE_CHECKING:
+    from strata.bench.prompts import KernelTime, PromptTime
+    from strata.config import EngineOptions
+    from strata.engine import Engine
+
+_TEXT = 1 << 20  # tokens that prompts are cut from
+_FIT_FROM = 8192  # tokens: shorter prompts are not on the line
+_KERNELS = 24  # lines of a timeline
+
+
+def lengths_of(text: str) -> list[int]:
+    """Whole numbers between commas; UsageError for anything else."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = [0]
+    if min(found) < 1:
+        raise UsageError(f"--prompts is {text}; it must be numbers of tokens between commas")
+    return found
+
+
+def prompt_benchmark(
+    model: Path, options: "EngineOptions", lengths: list[int], rounds: int, timeline: bool
+) -> list[str]:
+    """Lines of the report; a line per length goes to standard error."""
+    from strata.bench.prompts import PromptProbe, fit, text_of
+    from strata.engine import Engine
+
+    engine = Engine.load(model, options)
+    text = text_of(model, engine.model_config.vocab_size, _TEXT)
+    probe, times = PromptProbe(engine, text), []
+    probe.warm_up()
+    for tokens in lengths:
+        times.append(probe.first_token(tokens, rounds))
+        print(_line(times[-1]), file=sys.stderr)
+    lines = [_line(t) for t in times]
+    long = [t for t in times if t.tokens >= _FIT_FROM]
+    if len({t.tokens for t in long}) > 1:
+        line = fit(long)
+        lines.append(f"fit         {line.fixed:9.3f} s fixed, then {line.tps:.0f} tok/s")
+    return [*lines, *(_timeline(engine, times) if timeline else [])]
+
+
+def _line(time: "PromptTime") -> str:
+    sent = f", {time.link_bytes / 1e9:.2f} GB sent" if time.link_bytes else ""
+    return f"prompt      {time.tps:9.1f} tok/s, first token of {time.tokens} after {time.seconds:.3f} s{sent}"
+
+
+def _timeline(engine: "Engine", times: list["PromptTime"]) -> list[str]:
+    """Kernels of one chunk, and the floor: operations at the rate of the fastest product."""
+    from strata.bench.prompts import ChunkTimeline, text_of
+
+    widest = max(lowered.program.bucket for lowered in engine._runner.programs.chunks)
+    rows = min(widest, max(t.tokens for t in times) // 64 * 64)
+    chunk = ChunkTimeline(engine, rows)
+    if not hasattr(chunk.lowered.replay, "timeline"):
+        raise UsageError("--timeline needs a GPU: the CPU has one program, not nodes")
+    kernels = chunk.measure(text_of(Path(engine.model_file.path), engine.model_config.vocab_size, rows))
+    total, work = sum(k.us for k in kernels), sum(k.operations for k in kernels)
+    best = max(k.rate for k in kernels)
+    floor = 1e6 * work / best if best else 0.0
+    head = f"chunk       {total / 1e3:9.2f} ms of {rows} tokens, node by node; "
+    head += f"floor {floor / 1e3:.2f} ms at {best / 1e12:.0f} TOP/s, its fastest product's rate"
+    return [head, *(_kernel(k) for k in kernels[:_KERNELS])]
+
+
+def _kernel(k: "KernelTime") -> str:
+    rate = f"{k.rate / 1e12:7.1f} TOP/s" if k.operations else " " * 13
+    return f"{k.us / 1e3:9.2f} ms {k.count:5d} x {k.us / k.count:9.1f} us {rate}  {k.name}"

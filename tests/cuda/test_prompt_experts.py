@@ -1,0 +1,111 @@
+"""Prompt chunks whose experts lie in slots, in RAM, or anywhere between: one hash, however they arrive."""
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from emulated_driver import EmulatedDriver
+from gpu_rig import GEOMETRY, GpuRig
+from late_driver import LateDriver
+
+from strata.backends.cuda import CudaBackend, backend, prompt_experts
+from strata.config import EngineOptions
+from strata.engine import Engine, SamplingParams
+from strata.engine.load import load_model
+from strata.memory import plan_parts
+from strata.synth import PlantedOptions, write_planted
+
+NARROW, WIDE = 64, 128
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """Three layers: one whose experts are asked for first, one between, a last one."""
+    path = tmp_path_factory.mktemp("prompts") / "planted.gguf"
+    write_planted(path, PlantedOptions(replace(GEOMETRY, num_layers=3), topics=8, gain=None), 2)
+    return path
+
+
+def device(driver=EmulatedDriver):
+    return CudaBackend(driver(), slab_bytes=1 << 20, input_bytes=1 << 18)
+
+
+def digest(engine, tokens, rows):
+    return hashlib.sha256(np.concatenate(list(engine.logits(tokens, rows))).tobytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def tokens(path):
+    return np.load(f"{path}.cycle.npy").tolist()[:131]
+
+
+@pytest.fixture(scope="module")
+def wanted(path, tokens):
+    """Of the same device with all experts in its memory."""
+    options = EngineOptions(device="cpu", threads=2, prefill=WIDE, max_model_len=192)
+    return digest(Engine(load_model(path, options, None, device())), tokens, WIDE)
+
+
+@pytest.fixture(autouse=True)
+def wide_from_here(monkeypatch):
+    for module in (backend, prompt_experts):
+        monkeypatch.setattr(module, "NARROW_ROWS", NARROW)
+    monkeypatch.setattr(backend, "OWN_ROWS", NARROW)
+
+
+@pytest.mark.parametrize("slots", [20])
+def test_residency(path, tokens, wanted, slots):
+    r = GpuRig(path, device(), slots, prefill=WIDE)
+    assert {digest(r.engine, tokens, rows) for rows in (NARROW, WIDE)} == {wanted}
+    counts = r.backend.tier.prompts.counts
+    experts = r.backend.num_experts * r.layers
+    wide = experts - slots  # all that no slot has; a narrow chunk copies less
+    assert wide <= counts["prompt_copies"] <= 3 * wide
+
+
+def answers(engine, tokens):
+    """A prompt that is read while another answer goes on, and their tokens."""
+    first = engine.add(tokens[:3], SamplingParams(max_tokens=20, temperature=1.0, ignore_eos=True))
+    while not first.output_token_ids:
+        engine.step()
+    second = engine.add(tokens, SamplingParams(max_tokens=4, temperature=1.0, ignore_eos=True))
+    while first.finish_reason is None or second.finish_reason is None:
+        engine.step()
+    assert first.error is None and second.error is None
+    return first.output_token_ids, second.output_token_ids
+
+
+def test_slots_lend_their_memory(path, tokens, monkeypatch):
+    """A wide chunk takes it, steps between its layers do without those experts, and afterwards others are there."""
+    monkeypatch.setattr("strata.engine.reader.MOST_CREDIT_MS", 1e-6)
+    options = EngineOptions(device="cpu", threads=2, prefill=WIDE, max_model_len=192, max_num_seqs=2)
+    resident = answers(Engine(load_model(path, options, None, device())), tokens)
+    r = GpuRig(path, device(LateDriver), 46, prefill=WIDE, max_num_seqs=2)
+    lend, seen = r.backend.tier.lending.lend, []
+    monkeypatch.setattr(r.backend.tier.lending, "lend", lambda n, s: seen.append(n) or lend(n, s))
+    assert answers(r.engine, tokens) == resident
+    assert seen and seen[0] > NARROW
+    counts = r.counts()
+    assert counts["retirements"] >= 20  # the slots were emptied,
+    assert counts["promotions"] >= 46 + 20  # and are not empty now
+    assert not r.backend.tier.lending.lent
+
+
+def test_a_ring_with_no_room_beside_a_layer(path, tokens, wanted, monkeypatch):
+    """What does not fit beside the layer before waits for it."""
+    monkeypatch.setattr("strata.engine.gpu_experts.prompt_places", lambda sizes, rows: 16)
+    r = GpuRig(path, device(), 7, prefill=WIDE)
+    assert digest(r.engine, tokens, WIDE) == wanted
+    assert plan_parts.prompt_places(r.loaded.placement.model, 1) == 20
+
+
+def test_a_wrong_place_is_seen(path, tokens, wanted):
+    """The hash can fail: copies go where another expert's bytes should be."""
+    r = GpuRig(path, device(), 3, prefill=WIDE)
+    driver, prompts = r.backend.driver, r.backend.tier.prompts
+    image = np.zeros(8, np.uint64)
+    driver.download(prompts._ring, image)
+    image[7] -= np.uint64(5)  # the ring is said to be smaller than a layer
+    driver.upload(prompts._ring, image)
+    assert digest(r.engine, tokens, WIDE) != wanted

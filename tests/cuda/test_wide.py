@@ -1,0 +1,112 @@
+"""Products of prompt chunks on tensor cores: bit for bit the CPU's, for every format and for odd shapes."""
+
+import numpy as np
+import pytest
+from harness import Case, nrmse, output, same_bits, weight
+from test_cpu_experts import choices, expert_weights, experts_case
+from test_cpu_ops import QUANTISED, activations, linear_case
+
+from strata.backends.cpu import CpuBackend
+from strata.backends.cuda import lower_wide_experts, lower_wide_float
+from strata.ops import linear
+
+FLOATS = ("BF16", "F16", "F32")
+
+
+def on(make, backend):
+    case, out = make()
+    return case.run(backend, out)
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_every_format(name, backend):
+    """A wrong bit of the weight is seen in its row alone."""
+    want = on(linear_case(name, 70), CpuBackend(2))
+    assert same_bits(on(linear_case(name, 70), backend()), want)
+    damage = len(weight(name, 48, 768, 3).data) // 2 + 3
+    differs = (on(linear_case(name, 70, damage=damage), backend()) != want).any(axis=0)
+    assert differs.sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "n", "k"),
+    [("Q6_K", 64, 3, 256), ("IQ3_XXS", 129, 130, 512), ("Q4_K", 65, 40, 2560), ("Q6_K", 70, 33, 5376)],
+)
+def test_odd_shapes(name, rows, n, k, backend):
+    """Uneven segments, rows and columns beyond the tiles."""
+    make = linear_case(name, rows, n=n, k=k)
+    assert same_bits(on(make, backend()), on(make, CpuBackend(2)))
+
+
+def test_half_a_stage(backend):
+    """Blocks of an odd number: Q8_0 has rows of 11 blocks."""
+    make = linear_case("Q8_0", 66, n=20, k=352)
+    assert same_bits(on(make, backend()), on(make, CpuBackend(2)))
+
+
+def test_every_row_count(backend):
+    """One program serves any number of live rows; others stay untouched."""
+    want = on(linear_case("Q4_K", 200, n=33, k=512), CpuBackend(2))
+    case, out = linear_case("Q4_K", 200, n=33, k=512)()
+    device = backend()
+    for rows in (1, 64, 65, 128, 129, 200):
+        case.live_rows = rows
+        case.values[case.steps.num_rows] = np.array([rows], np.int32)
+        got = case.run(device, out, whole=True)
+        assert same_bits(got[:rows], want[:rows]), f"{rows} rows"
+
+
+HIDDEN, INNER = 512, 256
+
+
+@pytest.mark.parametrize(("gate", "down"), [("IQ3_XXS", "Q2_0"), ("Q2_K", "NVFP4")])
+def test_routed_experts(gate, down, backend, monkeypatch):
+    """Experts of many pairs, of few, of none; another expert's plane shows."""
+    if gate != "IQ3_XXS":  # fewer kernels to compile
+        monkeypatch.setattr(lower_wide_experts, "_WIDE", lower_wide_experts._NARROW)
+    w = expert_weights(gate, gate, down, 9, HIDDEN, INNER, scaled=True)
+    ids = choices(90, 8, 3, popular=2)
+    make = experts_case(w, ids, hidden=HIDDEN)
+    want = on(make, CpuBackend(2))
+    assert same_bits(on(make, backend()), want)
+    w.down.data[[2, 3]] = w.down.data[[3, 2]]
+    assert not same_bits(on(make, backend()), want)
+
+
+def test_experts_of_many_tiles(backend):
+    """More pairs of an expert than a tile has."""
+    w = expert_weights("Q4_K", "Q4_K", "Q4_K", 3, 256, 256)
+    make = experts_case(w, choices(330, 3, 2, popular=1), hidden=256)
+    assert same_bits(on(make, backend()), on(make, CpuBackend(2)))
+
+
+def chunk_case(name, rows, n, k, first=0, damage=None):
+    """A float product of rows [first, first + rows) of a prompt's."""
+
+    def make():
+        case = Case(rows)
+        case.builder.form = "chunk"
+        w = weight(name, n, k, seed=3)
+        if damage is not None:
+            w.data[damage] ^= 0x04
+        x = activations(200, k)[first : first + rows]
+        out = output(rows, n, case.steps)
+        linear(case.builder, case.input(x), w, out=out)
+        return case, out
+
+    return make
+
+
+@pytest.mark.parametrize(("n", "k"), [(70, 2560), (3, 328)])
+@pytest.mark.parametrize("name", FLOATS)
+def test_float_products_of_prompts(name, n, k, backend, monkeypatch):
+    """Near the exact product; a row's bits are its own beside any others; a wrong bit shows; parts of 128 rows."""
+    monkeypatch.setattr(lower_wide_float, "_SPLIT_BYTES", 0)
+    got = on(chunk_case(name, 200, n, k), backend())
+    matrix = weight(name, n, k, seed=3).decode().astype(np.float64)
+    want = activations(200, k).astype(np.float64) @ matrix.T
+    assert nrmse(got, want) < 2e-5
+    assert same_bits(on(chunk_case(name, 64, n, k, 100), backend()), got[100:164])
+    size = {"F32": 4}.get(name, 2)
+    wrong = on(chunk_case(name, 64, n, k, 100, damage=size * (k + 5) + size - 1), backend())
+    assert ((wrong != got[100:164]).any(axis=0) == (np.arange(n) == 1)).all()
