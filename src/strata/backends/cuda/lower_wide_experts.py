@@ -4,6 +4,7 @@ from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.grids import TABLE_WORDS
 from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
 from strata.backends.cuda.lower_wide import Tile, WideRows, applies, needs_pairs, widen
+from strata.ops.buffers import Buffer, Weight
 from strata.ops.expert_groups import GroupByExpert
 from strata.ops.experts import ExpertDown, ExpertGateUp
 from strata.quants import Format
@@ -11,6 +12,7 @@ from strata.quants import Format
 _PART = 1024  # kPart of group_pairs.cu
 _THREADS = 512
 _FEATURES = 32  # of a tile of gate and up
+_LEAST_PAIRS = 14  # of an expert on average: with 10 moe.cu is faster, with 40 slower (docs/measurements.md)
 # Of pairs: many of an expert, and what is left of it where that is few. Each first one that fits the device.
 _WIDE = (Tile(1, 2, 2, 3), Tile(1, 1, 2, 2), Tile(1, 1, 1, 2))
 _NARROW = (Tile(1, 1, 1, 3), Tile(1, 1, 1, 2))
@@ -32,17 +34,18 @@ def group(op: GroupByExpert, at: Context) -> list[Launch]:
 def gate_up_applies(op: ExpertGateUp, at: Context) -> bool:
     """Both planes of one quantised format."""
     fmt = op.gate.format
-    return applies(at) and fmt.quantised and op.up.format is fmt and fits(fmt, at)
+    return fmt.quantised and op.up.format is fmt and _applies(op.out, op.gate, at)
 
 
 def down_applies(op: ExpertDown, at: Context) -> bool:
     """A quantised plane."""
-    return applies(at) and op.weight.format.quantised and fits(op.weight.format, at)
+    return op.weight.format.quantised and _applies(op.out, op.weight, at)
 
 
-def fits(fmt: Format, at: Context) -> bool:
-    """Whether a tile fits the device's shared memory."""
-    return _shared(_WIDE[-1], fmt) <= at.properties.shared
+def _applies(out: Buffer, weight: Weight, at: Context) -> bool:
+    """Whether experts have enough pairs, and a tile fits the device's shared memory."""
+    many = out.shape[0] >= _LEAST_PAIRS * weight.shape[0]
+    return applies(at) and many and _shared(_WIDE[-1], weight.format) <= at.properties.shared
 
 
 def gate_up(op: ExpertGateUp, at: Context) -> list[Launch]:

@@ -1,4 +1,4 @@
-"""Segments of rows, and the shared memory that rows and weights take: geometry that all products share (product.cuh)."""
+"""Segments of rows, and the shared memory that rows and weights take: what all products share (product.cuh)."""
 
 from strata.backends.cuda.grids import TABLE_WORDS
 from strata.ops.arithmetic import segment_bounds

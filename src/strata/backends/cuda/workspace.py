@@ -10,7 +10,7 @@ from strata.backends.cuda.memory import Slabs
 
 @dataclass(frozen=True)
 class Scratch:
-    """Where a program's scratch lies: buffers from `base` on, that of single ops in `workspace`; `lent`: bytes of expert
+    """Where a program's scratch lies: buffers from `base` on, of single ops in `workspace`; `lent`: bytes of expert
     slots that it takes."""
 
     base: int
