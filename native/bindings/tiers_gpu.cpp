@@ -80,5 +80,15 @@ void bind_tiers_gpu(nb::module_& m) {
     GpuMapped parts{};
     return std::make_tuple(GpuDevice::mapped_bytes(0, {rows, k, hidden, experts}, &parts), sizeof(TierState), sizeof(ExpertTier));
   }, nb::arg("rows"), nb::arg("k"), nb::arg("hidden"), nb::arg("experts"));
+  m.def("try_out", [](uint32_t which, const std::vector<uint64_t>& with, const std::vector<uint64_t>& without) {
+    Trial trial{};
+    std::vector<bool> held;
+    uint64_t took = 0;
+    for (size_t i = 0; i < with.size(); ++i) {
+      held.push_back(trial_step(trial, which, static_cast<uint32_t>(i), took));
+      took = held.back() ? without[i] : with[i];
+    }
+    return held;
+  }, nb::arg("which"), nb::arg("with_ns"), nb::arg("without_ns"));
   m.def("expert_plane_offsets", plane_offsets, nb::arg("store"));
 }

@@ -62,10 +62,15 @@ void Workers::inject(WorkerFault fault, uint32_t after) {
   injected_.notify_all();
 }
 
+void Workers::lag() {
+  if (injected_.load(std::memory_order_relaxed) == static_cast<uint32_t>(WorkerFault::kLag) && after_.fetch_add(1) % 3 == 0)
+    std::this_thread::sleep_for(std::chrono::microseconds(300));
+}
+
 // True when the planted fault struck this thread; a stall ends when the fault is taken back.
 bool Workers::stalled(bool* die) {
   const uint32_t fault = injected_.load(std::memory_order_relaxed);
-  if (fault == 0 || after_.fetch_sub(1) != 0) return false;
+  if (fault == 0 || fault == static_cast<uint32_t>(WorkerFault::kLag) || after_.fetch_sub(1) != 0) return false;
   *die = fault == static_cast<uint32_t>(WorkerFault::kDie);
   if (*die) injected_.store(0);
   if (!*die) injected_.wait(fault);
@@ -99,6 +104,7 @@ void Workers::work() {
   while (idle(idling)) {
     const uint32_t n = load_acquire(&box_.head->posted);
     if (n == load_acquire(&box_.head->served)) continue;
+    lag();
     open(n);
     int32_t unit;
     while (claim(n, &unit)) {
@@ -116,7 +122,7 @@ void Workers::work() {
 // The first thread to see a list cuts it into units.
 void Workers::open(uint32_t n) {
   const std::lock_guard<std::mutex> hold(opening_);
-  if (opened_ == n) return;
+  if (static_cast<int32_t>(n - opened_) <= 0) return;  // a thread that was held up may come with an old list
   const Mailbox& head = *box_.head;
   const ExpertKernels& kernels = *layers_[static_cast<size_t>(head.layer)];
   units_ = 0;
@@ -213,8 +219,9 @@ void Workers::finish(uint32_t n, int32_t index) {
     counters.add(kCpuExperts), counters.add(kCpuBytes, store_->expert_bytes(layer));
     counters.add(kComputedPairs, item.batch.pairs.size());
   }
-  store_release(box_.served_items + index, n);
+  // A device that has seen every item may post again: the list is told as served before its last item is.
   if (items_left_.fetch_sub(1, std::memory_order_acq_rel) == 1) store_release(&box_.head->served, n);
+  store_release(box_.served_items + index, n);
 }
 
 }  // namespace strata::tiers

@@ -12,8 +12,9 @@
 
 namespace strata::tiers {
 
-// Tests only: what the thread that takes the n-th unit from now on does instead of computing it.
-enum class WorkerFault : uint32_t { kNone, kStall, kDie };
+// Tests only: what the thread that takes the n-th unit from now on does instead of computing it; kLag: every third time that
+// a thread sees a list it is held up before it looks further.
+enum class WorkerFault : uint32_t { kNone, kStall, kDie, kLag };
 
 struct WorkerOptions {
   int threads = 1;
@@ -65,6 +66,7 @@ class Workers {
   void find(Item& item, const MailboxItem& posted);
   void finish(uint32_t n, int32_t index);
   bool stalled(bool* die);
+  void lag();
 
   ExpertStore* store_;
   const MailboxView box_;

@@ -9,8 +9,20 @@ import traceback
 from pathlib import Path
 
 from gpu_check import (
-    dense, equality, kernels, kv_tier, losing, ngram_rows, nodes, planted, prompt_times, prompts, sanitized, sustained,
-    tiers, tune,
+    dense,
+    equality,
+    kernels,
+    kv_tier,
+    losing,
+    ngram_rows,
+    nodes,
+    planted,
+    prompt_times,
+    prompts,
+    sanitized,
+    sustained,
+    tiers,
+    tune,
 )  # fmt: skip
 
 STAGES = {

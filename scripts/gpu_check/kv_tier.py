@@ -1,4 +1,4 @@
-"""Stage 8: keys and values beyond their budget, 8 planted layers. Formats of 4 bits against the CPU; one hash for every
+"""Stage 9: keys and values beyond their budget, 8 planted layers. Formats of 4 bits against the CPU; one hash for every
 budget in filled contexts; hits in a context that was really read, beside other policies' on the same selections; what a
 step costs."""
 
@@ -19,19 +19,23 @@ from strata.ops.kv_fetch import HEAD, KvFetch
 
 CONTEXT, READ, DECODED, WARM = 262144, 245760, 1024, 512
 RESIDENT = 32768
+SELECTIONS = Path("build/gpu-check/selections.npz")  # groups by layer and step, for other policies
 
 
 def run(report: Report) -> None:
+    few = synth(
+        "planted-8-few.gguf", "planted", "--layers", "8", "--gain", "half", "--experts", "64", "--no-draft"
+    )
+    report["read"] = _read_context(few, np.load(f"{few}.cycle.npy").tolist())
+    report["all resident"] = _step(load_gpu(few, kv="int8", max_model_len=CONTEXT), READ + DECODED)
     planted = synth("planted-8.gguf", "planted", "--layers", "8", "--gain", "half", "--no-draft")
+    report["budgets"] = {str(n): _filled(planted, n) for n in (0, 32768, 20480)}
+    report["budgets equal"] = len({r["hash"] for r in report["budgets"].values()}) == 1
+    say(f"budgets: {report['budgets']}")
     cycle = np.load(f"{planted}.cycle.npy").tolist()
     for kv in ("k8v4", "q4"):
         report[f"planted {kv}"] = same_logits(planted, cycle[:48], kv=kv, max_model_len=1024)
         say(f"planted, {kv}: {report[f'planted {kv}']}")
-    report["budgets"] = {str(n): _filled(planted, n) for n in (0, 32768, 20480)}
-    report["budgets equal"] = len({r["hash"] for r in report["budgets"].values()}) == 1
-    say(f"budgets: {report['budgets']}")
-    report["hits"] = _hits(planted, cycle)
-    report["step"] = {str(n): _step(planted, n) for n in (0, RESIDENT)}
 
 
 def _filled(path: Path, resident: int) -> dict[str, Any]:
@@ -55,8 +59,8 @@ def _rate(before: dict[str, int], after: dict[str, int]) -> dict[str, Any]:
     return {"hit_rate": round(n["kv_hits"] / asked, 5), **n}
 
 
-def _hits(path: Path, cycle: list[int]) -> dict[str, Any]:
-    """A context read with 32 rows a step, then one row a step whose selections are recorded."""
+def _read_context(path: Path, cycle: list[int]) -> dict[str, Any]:
+    """A context read with 32 rows a step, then one row a step whose selections are recorded, then rates."""
     loaded = load_gpu(path, kv="int8", max_model_len=CONTEXT, kv_resident=RESIDENT)
     found: dict[str, Any] = {"reading": []}
     begin, before = time.perf_counter(), _counts(loaded)
@@ -78,7 +82,10 @@ def _hits(path: Path, cycle: list[int]) -> dict[str, Any]:
         name: _share(policy, recorder.wanted, held) for name, policy in (("lru", lru), ("clairvoyant", best))
     }
     say(f"decoding at {READ + WARM}: {found['decoding']}, others: {found['others']}")
-    return found
+    SELECTIONS.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(SELECTIONS, *[_table(steps) for steps in recorder.wanted], *map(np.array, held))
+    recorder.end()
+    return found | _step(loaded, READ + DECODED, filled=False)
 
 
 def _compute(loaded: LoadedModel, position: int, tokens: list[int]) -> None:
@@ -100,8 +107,12 @@ class Recorder:
         nodes = [n for n in lowered.replay.launches if n.kernel.entry == "kv_resolve"]  # type: ignore[attr-defined]
         self._addresses = [int(n.args[4]) for n in nodes]
         self.wanted: list[list[list[int]]] = [[] for _ in self._ops]
-        self._run = lowered.replay.run
+        self._replay, self._run = lowered.replay, lowered.replay.run
         lowered.replay.run = self._parts  # type: ignore[method-assign]
+
+    def end(self) -> None:
+        """Steps run whole again."""
+        self._replay.run = self._run  # type: ignore[method-assign]
 
     def _parts(self, begin: int = 0, end: int | None = None) -> None:
         for layer, (i, op) in enumerate(self._ops):
@@ -125,6 +136,14 @@ class Recorder:
             owners, used, _ = np.asarray(self._backend.array(r.clock))[HEAD:].reshape(3, -1)
             found.append([int(owners[s]) - 1 for s in np.argsort(used, kind="stable") if owners[s]])
         return found
+
+
+def _table(steps: list[list[int]]) -> np.ndarray:
+    """i32 [steps, most groups], -1 where a step has fewer."""
+    table = np.full((len(steps), max(map(len, steps))), -1, np.int32)
+    for row, groups in zip(table, steps, strict=True):
+        row[: len(groups)] = groups
+    return table
 
 
 def _share(policy: Any, wanted: list[list[list[int]]], held: list[list[int]]) -> float:
@@ -174,19 +193,19 @@ def best(steps: list[list[int]], held: list[int], slots: int) -> tuple[int, int]
     return hits, asked
 
 
-def _step(path: Path, resident: int) -> dict[str, Any]:
-    """Rates after 245,760 pseudo-random cells, and the nodes of attention."""
-    loaded = load_gpu(path, kv="int8", max_model_len=CONTEXT, kv_resident=resident)
+def _step(loaded: LoadedModel, position: int, filled: bool = True) -> dict[str, Any]:
+    """Rates at a position, the nodes of attention; `filled`: after pseudo-random cells."""
     decoder = Decoder(loaded)
-    fill(loaded, READ)
+    if filled:
+        fill(loaded, position)
     before = _counts(loaded)
-    found: dict[str, Any] = {"rate": decoder.rate(READ, 64, 3)}
-    if resident:
+    found: dict[str, Any] = {"rate": decoder.rate(position, 64, 3)}
+    if before:
         found["counts"] = _rate(before, _counts(loaded))
     wanted = ("kv_", "sparse_attention", "attention_inputs", "score_and_select")
     for row in decoder.table()["kernels"]:
         name = row["kernel"].rsplit(": ", 1)[-1]
         if name.startswith(wanted):
             found.setdefault("nodes", []).append({**row, "kernel": name})
-    say(f"{resident or 'all'} resident: {found}")
+    say(f"step at {position}: {found}")
     return found

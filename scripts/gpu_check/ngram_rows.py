@@ -1,4 +1,4 @@
-"""Stage 9: decoding with an n-gram table of full size (28.8 GB, a hole in the file) in RAM, through the map, and by
+"""Stage 10: decoding with an n-gram table of full size (28.8 GB, a hole in the file) in RAM, through the map, and by
 direct reads from the disk, beside a table of 29 MB; 8 planted layers of few experts."""
 
 import time

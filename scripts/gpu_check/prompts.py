@@ -11,11 +11,11 @@ import numpy as np
 
 sys.path += [str(Path(__file__).resolve().parents[2] / "tests" / p) for p in ("backends", "ops", ".")]
 
-from gpu_check.common import Report, say
-from gpu_check.tune import setting
 from harness import Case, output, same_bits, weight
 
-from strata.backends.cuda import CudaBackend, lower_wide, lower_wide_experts, open_gpu
+from gpu_check.common import Report, say
+from gpu_check.tune import setting
+from strata.backends.cuda import CudaBackend, lower_wide, lower_wide_experts, lower_wide_float, open_gpu
 from strata.backends.cuda.driver import Driver, Kernel, Source
 from strata.backends.cuda.lower import type_macro
 from strata.backends.cuda.lower_wide import Tile, WideTraits
@@ -24,6 +24,7 @@ from strata.ops.combine import Combine
 from strata.ops.expert_groups import group_by_expert
 from strata.ops.experts import ExpertWeights, routed_experts
 from strata.ops.linear import linear
+from strata.ops.step import Form
 from strata.quants import FORMATS
 
 NEVER = 1 << 30
@@ -31,27 +32,27 @@ TYPES = ("Q6_K", "Q8_0", "Q4_K", "IQ3_XXS", "IQ2_S", "NVFP4", "Q2_K")
 Make = Callable[[], tuple[Case, Buffer]]
 DENSE = {
     "128x128, 4 stages": (Tile(2, 1, 2, 4),),
-    "128x128, 3 stages": (Tile(2, 1, 2, 3),),
+    "128x128, 3 stages of four blocks": (Tile(2, 1, 2, 3, 2),),
     "64x256, 3 stages": (Tile(1, 2, 2, 3),),
-    "64x128, 3 stages": (Tile(1, 1, 2, 3),),
-    "64x64, 4 stages": (Tile(1, 1, 1, 4),),
+    "64x128 twice, 4 stages": (Tile(1, 1, 2, 4),),
 }
 EXPERTS = {
     "256 and 64": ((Tile(1, 2, 2, 3),), (Tile(1, 1, 1, 3),)),
-    "256 alone": ((Tile(1, 2, 2, 3),), (Tile(1, 2, 2, 3),)),
-    "128 (2 x 64) and 64": ((Tile(1, 2, 1, 3),), (Tile(1, 1, 1, 3),)),
-    "128 (1 x 128) and 64": ((Tile(1, 1, 2, 2),), (Tile(1, 1, 1, 3),)),
-    "64 alone": ((Tile(1, 1, 1, 3),), (Tile(1, 1, 1, 3),)),
+    "256 and 64, of four blocks": ((Tile(1, 2, 2, 2, 2),), (Tile(1, 1, 1, 2, 2),)),
+    "128 twice and 64": ((Tile(1, 1, 2, 3),), (Tile(1, 1, 1, 3),)),
+    "128 twice and 64, of four blocks": ((Tile(1, 1, 2, 2, 2),), (Tile(1, 1, 1, 2, 2),)),
+    "64 alone, of four blocks": ((Tile(1, 1, 1, 2, 2),), (Tile(1, 1, 1, 2, 2),)),
 }
 
 
-def dense_case(name: str, rows: int, n: int, k: int) -> Make:
+def dense_case(name: str, rows: int, n: int, k: int, form: Form = "step") -> Make:
     """A product of rows [rows, k] with [n, k]."""
     w = weight(name, n, k, 3)
     x = np.random.default_rng(5).standard_normal((rows, k)).astype(np.float32)
 
     def make() -> tuple[Case, Buffer]:
         case = Case(rows)
+        case.builder.form = form
         out = output(rows, n, case.steps)
         linear(case.builder, case.input(x), w, out=out)
         return case, out
@@ -106,11 +107,13 @@ def baseline(driver: Driver, make: Make) -> tuple[np.ndarray, dict[str, float]]:
         return timed(driver, make, 1)
 
 
-def told(label: str, by: dict[str, float], work: dict[str, float], equal: bool) -> Report:
-    """One line: TOPS of the products' kernels, microseconds of the others."""
+def told(label: str, by: dict[str, float], work: dict[str, float], equal: bool | float) -> Report:
+    """One line: TOPS of the products' kernels, microseconds of the others; `equal` or NRMSE."""
     rates = {k: round(work[k] / us / 1e6, 1) for k, us in by.items() if k in work}
     rest = {k: round(us, 1) for k, us in by.items() if k not in ("quantize_rows", "combine")}
-    say(f"{label:48} {'equal' if equal else 'DIFFERS'} {rates} us {rest}")
+    say(
+        f"{label:48} {equal if isinstance(equal, float) else 'equal' if equal else 'DIFFERS'} {rates} us {rest}"
+    )
     return {"equal": equal, "tops": rates, "us": rest}
 
 
@@ -136,13 +139,14 @@ def kernels() -> list[Kernel]:
     return found
 
 
-def run(report: Report) -> None:
+def run(report: Report, only: Sequence[str] = ("dense", "float", "experts")) -> None:
     """Every comparison; an error of one does not end the others."""
     driver = open_gpu(0).driver
     begin = time.perf_counter()
     driver.prepare(kernels())
     say(f"kernels in {time.perf_counter() - begin:.0f} s")
-    for label, part in (*dense(driver), *routed(driver)):
+    parts = {"dense": dense, "float": floating, "experts": routed}
+    for label, part in (found for name in only for found in parts[name](driver)):
         report[label] = part
 
 
@@ -162,6 +166,39 @@ def dense(driver: Driver, types: Sequence[str] = TYPES) -> Iterator[tuple[str, A
                 with setting(lower_wide, "_DENSE", tiles):
                     got, by = timed(driver, make)
                 yield f"{title} {label}", told(f"{title} {label}", by, work, same_bits(got, want))
+
+
+def floating(driver: Driver) -> Iterator[tuple[str, Any]]:
+    """Float products of the chunk form beside the step form's."""
+    shapes = [("BF16", 320, 10240), ("BF16", 10240, 320), ("F32", 512, 2560), ("F16", 10240, 2560)]
+    for name, n, k in shapes:
+        title = f"{name} 8192 x {n} x {k}"
+        want, by = timed(driver, dense_case(name, 8192, n, k), 1)
+        work = {"wide_float": 2.0 * 8192 * n * k, "linear_f": 2.0 * 8192 * n * k}
+        yield f"{title} step", told(f"{title} step form", by, work, True)
+        for label, tiles in (("wide", lower_wide_float._WIDE), ("narrow", lower_wide_float._NARROW)):
+            with setting(lower_wide_float, "_WIDE", tiles), setting(lower_wide_float, "_NARROW", tiles):
+                got, by = timed(driver, dense_case(name, 8192, n, k, "chunk"))
+            error = float(
+                np.sqrt(np.mean((got.astype(np.float64) - want) ** 2) / np.mean(want.astype(np.float64) ** 2))
+            )
+            yield f"{title} {label}", told(f"{title} {label}", by, work, error)
+
+
+def where_experts_differ(driver: Driver) -> None:
+    """Which rows and columns of routed experts differ, by the row's place among its expert's."""
+    for gate, down in (("IQ3_XXS", "Q2_0"), ("Q8_0", "Q8_0")):
+        make = experts_case(gate, down, 4, 1024, 1, 512, 256)
+        want, _ = baseline(driver, make)
+        for label, (wide, narrow) in EXPERTS.items():
+            with setting(lower_wide_experts, "_WIDE", wide), setting(lower_wide_experts, "_NARROW", narrow):
+                got, _ = timed(driver, make, 1)
+            differs = got.view(np.int32) != want.view(np.int32)
+            rows = np.flatnonzero(differs.any(axis=1))
+            columns = np.flatnonzero(differs.any(axis=0))
+            say(
+                f"{gate} {down} {label}: {len(rows)} rows {rows[:8]} and {len(columns)} columns {columns[:8]} differ"
+            )
 
 
 def routed(driver: Driver) -> Iterator[tuple[str, Any]]:
@@ -184,4 +221,7 @@ def routed(driver: Driver) -> Iterator[tuple[str, Any]]:
 
 if __name__ == "__main__":
     found: Report = {}
-    run(found)
+    if "where" in sys.argv[1:]:
+        where_experts_differ(open_gpu(0).driver)
+    else:
+        run(found, sys.argv[1:] or ("dense", "float", "experts"))

@@ -274,6 +274,9 @@ class GpuDevice(PolicyDevice):
 def gpu_tier_sizes(rows: int, k: int, hidden: int, experts: int) -> tuple[int, int, int]:
     """Bytes of mapped memory, of the device's state, of its ExpertTier."""
 
+def try_out(which: int, with_ns: list[int], without_ns: list[int]) -> list[bool]:
+    """Whether each step does without what is tried out, by what steps would take either way."""
+
 def expert_plane_offsets(store: ExpertStore) -> list[list[int]]:
     """By layer: of gate, up and down in a slot, and the bytes of all."""
 

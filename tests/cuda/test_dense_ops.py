@@ -67,6 +67,13 @@ def test_float_products_of_few_rows(name, rows, backend):
         check(linear_case(name, rows, n=n, k=k), backend)
 
 
+@pytest.mark.parametrize("name", FLOATS)
+def test_float_products_by_thread_blocks_that_stay(name, backend):
+    """Pairs of rows, more than there are warps; a chunk that is not whole."""
+    damage = len(weight(name, 210, 672, 3).data) - 5
+    check(linear_case(name, 1, n=210, k=672), backend, linear_case(name, 1, n=210, k=672, damage=damage))
+
+
 @pytest.mark.parametrize("name", ["Q4_K", "IQ3_XXS", "Q8_0", "BF16"])
 def test_linear_for_every_row_count(name, backend):
     """One program serves any number of live rows; others stay untouched."""

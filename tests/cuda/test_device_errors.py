@@ -46,6 +46,7 @@ EXCLUSIVE = Code(46, "CUDA_ERROR_DEVICE_UNAVAILABLE")
         ({"arch": (7, 0)}, "a card is sm_70; sm_75 is the oldest served"),
         ({"fails": {"cuDevicePrimaryCtxRetain": EXCLUSIVE}}, "another process has the GPU for itself"),
         ({"fails": {"cuDevicePrimaryCtxRetain": OUT_OF_MEMORY}}, "GPU memory is full (opening the GPU"),
+        ({"fails": {"cuDevicePrimaryCtxRetain": LOST}}, "this process has lost the GPU and cannot have it again"),
     ],
 )  # fmt: skip
 def test_a_gpu_that_cannot_be_used(open_gpu, what, told):

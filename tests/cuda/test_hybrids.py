@@ -26,6 +26,14 @@ TINY = Geometry(
 )  # fmt: skip
 
 
+# Two layers whose rows have segments as long as the full-size model's: thread blocks that stay, turned weights.
+WIDE = Geometry(
+    "qwen4exp", num_layers=2, interval=2, hidden_size=2560, vocab_size=256, num_experts=4, num_experts_per_tok=2,
+    moe_intermediate_size=640, shared_intermediate_size=640, state_dim=128, stream_rank=32, value_heads=16,
+    ngram_layer=None,
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
     """A file whose sublayers all go through the kernels of the full-size one."""
@@ -98,6 +106,18 @@ def test_fused_sublayers(planted, rows, kv, monkeypatch):
         assert len(nodes) == 3 * 10 + 12 + 3 + 12 + 5
     else:
         assert digest(mixed_steps(cuda, tokens, rows, 4)) == digest(mixed_steps(cpu, tokens, rows, 4))
+
+
+def test_rows_as_long_as_the_full_size_model_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(models.driver, "ROWS", 1)
+    path = tmp_path / "wide.gguf"
+    write_planted(path, PlantedOptions(geometry=WIDE, gain=4.0), 2)
+    backend = device(seed=5)
+    want, got = (Driver(path, b) for b in (CpuBackend(2), backend))
+    assert digest(got.read(0, [3, 7])) == digest(want.read(0, [3, 7]))
+    nodes = {n.kernel.entry: n for n in backend.driver.launched}
+    assert {"products_stream", "product_write", "experts_gate_up", "experts_down"} <= nodes.keys()
+    assert dict(nodes["experts_gate_up"].kernel.source.macros)["STRATA_STAGED"] == 1
 
 
 @pytest.mark.parametrize("kv", ["f16", "int8", "k8v4", "q4"])

@@ -147,6 +147,13 @@ def test_fused_sublayers_of_sequences_that_share_the_slots(planted, cells, rows,
     assert counts["kv_fetches"] > 0 and (counts["kv_streamed"] > 0) == (cells < 512)
 
 
+def test_prompts_in_the_chunk_form():
+    tokens = np.random.default_rng(3).integers(0, 120, 132).tolist()
+    path = ALL["qwen4exp"].model_path
+    every, few = (Driver(path, device(), "k8v4", resident=n).read(0, tokens, 64) for n in (None, 48))
+    assert digest(every) == digest(few)
+
+
 SMALL = {"device": "cpu", "prefill": 0, "threads": 2, "max_model_len": 192}
 
 

@@ -56,6 +56,11 @@ def test_every_key_is_compared_whichever_is_right(monkeypatch):
     assert access.refusal(scope) is None and len(seen) == 3
 
 
+@pytest.mark.parametrize("headers", [{"Host": "[::1"}, {"Host": "localhost", "Origin": "http://["}])
+def test_headers_that_make_no_sense_are_refused(tiny_server, headers):
+    assert status(tiny_server, headers) == 403
+
+
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "10.0.0.1"])
 def test_a_name_that_was_pointed_here_is_not_answered(tiny_server, host):
     assert status(tiny_server, {"Host": host}) == 403

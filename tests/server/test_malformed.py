@@ -85,6 +85,7 @@ BODIES = {
     "format as text": (text(response_format="json"), "response_format"),
     "format unknown": (text(response_format={"type": "yaml"}), "yaml"),
     "grammar broken": (text(grammar="start: nowhere"), "unknown name"),
+    "grammar without an end": (text(grammar="root ::= root"), "cannot be used"),
     "grammar as number": (text(grammar=5), "must be text"),
     "grammar empty": (text(grammar=""), "empty"),
     "grammar by two names": (text(grammar='start: "a"', guided_regex="a"), "more than one format"),
@@ -240,6 +241,35 @@ def test_too_long_is_named_by_code(tiny_server):
     assert post(tiny_server, TEXT, {"prompt": [1] * 1024})[1]["error"]["code"] == "context_length_exceeded"
 
 
+@pytest.mark.parametrize("path", [TEXT, EMBEDDINGS])
+def test_too_long_is_seen_before_it_is_encoded(tiny_server, path, monkeypatch):
+    monkeypatch.setattr(tiny_server.service.tokenizer, "encode", None)
+    status, answer = post(tiny_server, path, {"prompt": "a" * 90_000, "input": "a" * 90_000})
+    assert status == 400 and "at least" in answer["error"]["message"]
+
+
+def test_a_conversation_that_is_too_long(smollm2_server, monkeypatch):
+    monkeypatch.setattr(smollm2_server.service.preparer, "prepare", None)
+    status, answer = post(smollm2_server, *said("a" * 90_000))
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_tools_beyond_a_grammar(smollm2_server):
+    properties = {f"p{i}": {"type": "string"} for i in range(400)}
+    tools = [
+        {"type": "function", "function": {"name": f"f{i}", "parameters": {"properties": properties}}}
+        for i in range(60)
+    ]
+    status, answer = post(smollm2_server, *chat(tools=tools, tool_choice="required"))
+    assert status == 400 and "it is too large" in answer["error"]["message"]
+
+
+def test_another_type_of_body(tiny_server):
+    for kind in ("application/x-www-form-urlencoded", "text/plain"):
+        status, answer = post(tiny_server, TEXT, b'{"prompt": "a"}', {"Content-Type": kind})
+        assert status == 400 and "Content-Type: application/json" in answer["error"]["message"]
+
+
 def test_a_large_body_is_refused(tiny_server):
     status, answer = post(tiny_server, TEXT, b"{", {"Content-Length": str(1 << 30)})
     assert status == 413
@@ -249,3 +279,5 @@ def test_a_large_body_is_refused(tiny_server):
 def test_unknown_paths_and_methods(tiny_server):
     assert post(tiny_server, "/v1/nothing", {})[0] == 404
     assert post(tiny_server, "/v1/models", {})[0] == 405
+    for page in ("/docs", "/redoc"):  # they would load scripts from elsewhere
+        assert ask(tiny_server, "GET", page)[0] == 404

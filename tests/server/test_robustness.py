@@ -6,15 +6,17 @@ import json
 import socket
 import threading
 import time
+import weakref
 from dataclasses import replace
 
 import pytest
 from requests_over import CHAT, TEXT, ask, idle, post
 from tiny import write_tiny_llama
 
-from strata.config import ServerOptions
-from strata.engine import SamplingParams
+from strata.config import EngineOptions, ServerOptions
+from strata.engine import Engine, SamplingParams
 from strata.errors import BusyError, FaultError, UsageError
+from strata.server.engine_thread import EngineThread
 from strata.server.repetition import RepetitionGuard
 from strata.server.streaming import kept_alive
 from strata.server.ticket import Submission
@@ -219,6 +221,20 @@ def test_an_idle_model_leaves_memory_and_comes_back(tiny):
     assert b"strata_model_loaded 0.0" in ask(server, "GET", "/metrics")[2]
     again = post(server, TEXT, {"prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0})[1]
     assert again["choices"] == first["choices"] and thread.loaded
+
+
+def test_nothing_holds_an_idle_model(tmp_path):
+    path = write_tiny_llama(tmp_path / "tiny.gguf")
+    engine = Engine.load(path, EngineOptions(max_model_len=256, threads=1))
+    held = weakref.ref(engine)
+    thread = EngineThread(engine, lambda: Engine.load(path), 0.05)
+    del engine
+    thread.start()
+    deadline = time.monotonic() + 10
+    while held() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert held() is None
+    thread.stop()
 
 
 def test_the_end_lets_answers_finish_and_then_ends_them(tiny):

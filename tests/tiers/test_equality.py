@@ -3,6 +3,8 @@
 import pytest
 from rig import NgramOptions, Swapper, rig
 
+from strata.hw import in_memory
+
 
 def check(r, wanted):
     assert r.digest() == wanted
@@ -60,7 +62,8 @@ def test_plain_cpu(model_path, wanted, part, lookahead):
 def test_other_ways_of_reading(model_path, wanted, options):
     r = rig(model_path, budget=600_000, **options)
     check(r, wanted)
-    assert r.store.native.method == ("threads" if "read_threads" in options else "io_uring")
+    threads = "read_threads" in options or in_memory(model_path)
+    assert r.store.native.method == ("threads" if threads else "io_uring")
 
 
 def test_a_slow_link_and_a_small_ring(model_path, wanted):

@@ -190,7 +190,8 @@ STRATA_HD uint64_t staging_place(const Staging& s, uint32_t n) { return s.addres
 //
 // One mailbox in memory that device and host both see serves all layers: a layer's list is taken back before the next is
 // posted. The device writes activation rows, items and the header, then `posted` = n. Workers compute each item where its
-// expert lies in RAM and write one row per (row, expert), then served_items[item] = n; the last one also `served` = n.
+// expert lies in RAM and write one row per (row, expert), then served_items[item] = n; the last one first `served` = n, so
+// that whoever has seen every item may post.
 // A list is posted only when the one before it has been served (`served` == n - 1): after an expired wait nobody posts
 // until the late worker is through, and misses go through the link meanwhile.
 

@@ -49,6 +49,36 @@ struct TierSettings {
   uint64_t limit_ns;   // of any wait
 };
 
+// Whether something pays that should: now and then one step goes the other way, and is compared with the steps before and
+// after it. While what should pay is slower it is held back, and the trial is to do it.
+struct Trial {
+  uint64_t before, probe;  // nanoseconds of the step before the trial, and of the trial
+  float slower;            // time with it in shares of that without it, smoothed
+  uint32_t count, held;
+};
+
+constexpr uint32_t kTrialEvery = 64, kTrials = 2;  // sharing misses with the CPU, fetching on a guess
+constexpr uint32_t kTrialsWanted = 4;
+constexpr float kTrialMemory = 0.8f, kTrialMargin = 1.03f, kTrialGap = 4.0f;  // longer pauses: nothing ran in between
+
+// The step numbered `epoch` begins, the one before took `ns`. Whether trial `which` does without in it.
+STRATA_HD bool trial_step(Trial& t, uint32_t which, uint32_t epoch, uint64_t ns) {
+  const uint32_t phase = (epoch + which * (kTrialEvery / kTrials)) % kTrialEvery;
+  if (phase == 2) t.before = ns;
+  if (phase == 3) t.probe = ns;
+  if (phase == 4) {
+    const float before = static_cast<float>(t.before), probe = static_cast<float>(t.probe), after = static_cast<float>(ns);
+    const float around = 0.5f * (before + after);
+    const float most = before > after ? before : after, least = before > after ? after : before;
+    if (before > 0.0f && most < kTrialGap * least && probe < kTrialGap * around && around < kTrialGap * probe) {
+      const float slower = t.held != 0 ? probe / around : around / probe;
+      t.slower = t.count == 0 ? slower : kTrialMemory * t.slower + (1.0f - kTrialMemory) * slower;
+      t.held = ++t.count >= kTrialsWanted && t.slower > kTrialMargin;
+    }
+  }
+  return (t.held != 0) != (phase == 2);
+}
+
 // In device memory; written by one thread block at a time.
 struct TierState {
   uint32_t epoch, fault;
@@ -57,7 +87,9 @@ struct TierState {
   uint32_t posts, busy;   // lists posted; whether the last was not served when the replay began
   uint32_t routed, pad;   // records written
   uint64_t link_free;     // when the link has carried what it was given
+  uint64_t begun;         // when this replay did
   TierSettings settings;
+  Trial trials[kTrials];
   uint64_t counts[kNumCounters];
   uint64_t copies_at[2 * kMaxExpertLayers + 1];  // `copies` when a layer begins [2 l], when it has what it lacked [2 l + 1]
   SlotChange list[kChangesAtOnce];

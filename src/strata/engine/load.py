@@ -86,7 +86,7 @@ def load_model(
         tiers = open_tiers(model, files, experts, options, backend_kind(options))
         backend = make_backend(options, tiers, placement)
     elif isinstance(backend, AsksForRows):
-        tiers = open_tiers(model, files, None, options, "cuda")
+        tiers = open_tiers(model, files, experts, options, "cuda")
         backend.ask_for_rows({} if tiers is None else tiers.ngram)
     backend = split(backend, placement.offloaded, options)
     state = _state(model, choice, _resident(placement, options, backend))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from strata import _native, log
+from strata import _native, hw, log
 from strata.backends.cpu.tiers import ExpertTiers
 from strata.errors import MemoryLimitError, ModelFileError
 from strata.gguf import ModelFile
@@ -18,6 +18,7 @@ from strata.ops import ExpertWeights, Weight
 Progress = Callable[[int, int], None]  # bytes that are there, bytes in all
 
 _READS = 32  # under way at once
+_COPIERS = 8  # threads that copy files which lie in memory
 _SLOW = 200e6  # bytes per second: under it a disk is worth a word
 _PATIENCE_SECONDS = 5.0  # before it is said
 _POLL_SECONDS = 0.02
@@ -29,7 +30,7 @@ class StoreOptions:
 
     budget: int = 0
     lock: bool = False
-    read_threads: int = 0  # 0: io_uring where it is granted
+    read_threads: int = 0  # 0: io_uring where it is granted; several threads where files lie in memory
     wait_seconds: float = 30.0
     lookahead: bool = True
 
@@ -71,7 +72,7 @@ class ExpertStore:
         sources = [self._source(layer) for layer in self.layers]
         try:
             return _native.ExpertStore(
-                sources, self._places.paths, budget, o.lock, o.read_threads, _READS, self.counters
+                sources, self._places.paths, budget, o.lock, self._threads(), _READS, self.counters
             )
         except ValueError as error:
             raise MemoryLimitError(f"--ram-budget-gib is {budget / 2**30:.4g} GiB: {error}") from None
@@ -82,6 +83,11 @@ class ExpertStore:
             ) from None
         except OSError as error:
             raise ModelFileError(f"{error.filename}: cannot be read: {error.strerror}") from None
+
+    def _threads(self) -> int:
+        if self._options.read_threads or not all(hw.in_memory(path) for path in self._places.paths):
+            return self._options.read_threads
+        return min(_COPIERS, hw.cpu_count())
 
     def _source(self, layer: ExpertWeights) -> tuple[list[tuple[int, int, int, int]], list[int], int]:
         stacks = _stacks(layer)

@@ -39,7 +39,7 @@ class LinearQ(Op):
 class LinearF(Op):
     """Product with an F32, F16 or BF16 weight: 32 lanes over k, then the tree.
 
-    `chunk`: of a prompt's rows; a device may take them by matrix units, to NRMSE 2e-5, a row's bits its own all the same.
+    `chunk`: of a prompt's rows; a device may take them by matrix units, to NRMSE 2e-5; a row's bits are its own.
     """
 
     kind: ClassVar[str] = "linear_f"

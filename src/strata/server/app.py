@@ -42,7 +42,9 @@ def create_app(
     options = options or ServerOptions()
     access = Access.of(options, keys)
     service = Service.of(EngineThread(engine, reload, options.idle_unload), model_id, options)
-    app = FastAPI(title="Strata", version=__version__, lifespan=_lifespan(service, on_ready))
+    # pages about the API would load scripts from elsewhere; the document itself is there
+    started = _lifespan(service, on_ready)
+    app = FastAPI(title="Strata", version=__version__, lifespan=started, docs_url=None, redoc_url=None)
     app.state.service = service
     app.state.settings = tuple(settings) or (options,)
     app.state.responses = ResponseStore()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import queue
 import threading
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from strata import hw
 from strata.engine import Engine, QueuePlace, Request, Status
 from strata.errors import DeviceError, FaultError, StrataError, UsageError
 from strata.server.ticket import Event, Submission, Ticket, admit, deliver, event_of, send
@@ -218,6 +220,8 @@ class EngineThread:
                 engine.abandon()
         except Exception:
             log.exception("what was left of the engine could not be given back")
+        del engine
+        _collect()
         if self._reload is None:
             self._refusal = error
         else:
@@ -227,6 +231,8 @@ class EngineThread:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+        del engine
+        _collect()
 
     def _take_messages(self) -> bool:
         """Handles all messages, waiting for one when there is nothing to do; False when told to stop."""
@@ -312,3 +318,9 @@ class EngineThread:
         for ticket in tickets:
             if ticket.request is not None:
                 self.engine.abort(ticket.request)
+
+
+def _collect() -> None:
+    """Gives the memory of an engine back, whose parts know one another."""
+    gc.collect()
+    hw.give_back()

@@ -103,6 +103,8 @@ async def on_invalid(request: Request, error: Exception) -> JSONResponse:
         return _answer(request, 400, "the body is not valid JSON")
     param = ".".join(where) or None
     message = str(first["msg"]).removeprefix("Value error, ")
+    if not where and "json" not in request.headers.get("content-type", "") and request.method == "POST":
+        message = "the body must be JSON, sent with 'Content-Type: application/json'"
     return _answer(request, 400, f"{param}: {message}" if param else message, param)
 
 

@@ -54,7 +54,7 @@ class Access:
         if self.hosts and host and _name(host) not in self.hosts:
             return 403, f"host {_name(host)!r} is not served; --allowed-hosts names those that are"
         origin = headers.get(b"origin", "")
-        if origin and origin not in self.origins and urlsplit(origin).netloc != host:
+        if origin and origin not in self.origins and _place(origin) != host:
             return 403, f"origin {origin!r} is not allowed; --cors-origins names those that are"
         if self.keys and scope["path"] not in self.open_paths and scope["method"] != "OPTIONS":
             return self._check_key(headers, scope)
@@ -114,8 +114,17 @@ def _listed(text: str) -> list[str]:
 
 
 def _name(host: str) -> str:
-    """The name in a Host header, without the port."""
-    return urlsplit(f"//{host}").hostname or host
+    """The name in a Host header, without the port; the whole of one that makes no sense."""
+    with contextlib.suppress(ValueError):
+        return urlsplit(f"//{host}").hostname or host
+    return host
+
+
+def _place(origin: str) -> str:
+    """Host and port of an origin; empty for one that makes no sense."""
+    with contextlib.suppress(ValueError):
+        return urlsplit(origin).netloc
+    return ""
 
 
 def _digest(key: str) -> bytes:

@@ -70,6 +70,7 @@ def run(
         reload=reload,
         settings=settings,
     )
+    del engine  # the engine thread may let it go
     uvicorn.Server(server_config(app, options)).run(sockets=[listener])
 
 

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from fastapi import Request
@@ -89,6 +90,21 @@ class Service:
             )
         return room
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Bytes of the longest token."""
+        return max(len(self.tokenizer.token_bytes(i)) for i in range(self.tokenizer.vocab_size))
+
+    def fits(self, characters: int) -> None:
+        """ContextLengthError for a text that is too long whatever its tokens are, before time is spent on it."""
+        if characters < self.max_model_len:
+            return
+        least, most = characters // self.longest_token, self.max_model_len
+        if least >= most:
+            raise ContextLengthError(
+                f"the prompt has {characters} characters, at least {least} tokens; the context holds {most}"
+            )
+
     def wishes(self, body: Any, request: Request, logprobs: int | None = None) -> Wishes:
         """Of a body with the fields of `Sampling`."""
         limit = body.repetition_limit
@@ -103,6 +119,8 @@ class Service:
 
     async def chat_call(self, conversation: Conversation, wishes: Wishes) -> Call:
         """A conversation as a call; rendered and encoded beside the event loop, for either may take a while."""
+        contents = (message.get("content") for message in conversation.messages)
+        self.fits(sum(len(text) for text in contents if isinstance(text, str)))
         ready = await asyncio.to_thread(self.preparer.prepare, conversation)
         self.room(ready.prompt.token_ids)
         return Call(ready.prompt.token_ids, wishes, ready.parser, ready.mask, ready.cache_points)

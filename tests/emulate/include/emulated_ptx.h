@@ -103,10 +103,6 @@ inline void copies_wait() {}
 inline void copies_group() {}
 template <int Left> inline void copies_wait_for_groups() {}
 
-inline uint32_t pack_bf16(float x, float y) {
-  const auto round = [](float v) { return (float_bits(v) + 0x7fffu + (float_bits(v) >> 16 & 1u)) >> 16; };
-  return round(x) | round(y) << 16;
-}
 inline uint32_t pack_f16(float x, float y) { return float_half(x) | static_cast<uint32_t>(float_half(y)) << 16; }
 
 // The same product of 16-bit floats, two to a word: word i of a holds row g + 8 (i % 2), values 8 (i / 2) + 2 t ..; word i of b
@@ -159,11 +155,10 @@ inline void load_matrices_turned(uint32_t (&r)[4], const void* p) {
   memcpy(r, mine.r, sizeof r);
 }
 
-inline void scaled_halves(uint32_t codes, uint32_t scale, uint32_t& low, uint32_t& high) {
+inline void code_halves(uint32_t codes, uint32_t& low, uint32_t& high) {
   uint16_t h[4];
   for (int i = 0; i < 4; ++i) {
-    const float code = static_cast<float>(static_cast<int>(codes >> 8 * i & 255u) - 128);
-    h[i] = float_half(code * half_float(static_cast<uint16_t>(scale)));
+    h[i] = float_half(static_cast<float>(static_cast<int>(codes >> 8 * i & 255u) - 128));
   }
   low = h[0] | static_cast<uint32_t>(h[1]) << 16, high = h[2] | static_cast<uint32_t>(h[3]) << 16;
 }

@@ -86,7 +86,7 @@ def rope_store(
     args += [*at.at(op.k_pool, op.v_pool, op.k_scales, op.v_scales), pointer(at.faults)]
     args += ints(heads, kv_heads, head_dim, q.rotary_dim, int(q.style), q.table.shape[0])
     types = KV_TYPES[op.k_pool.dtype], KV_TYPES[op.v_pool.dtype]
-    args += ints(op.page_table.shape[1], *types, num_pages)
+    args += ints(op.page_table.shape[1], *types, num_pages, rows_of(op.k, at))
     args += floats(*(0.0 if n is None else n.eps for n in norms))
     grid = warps(rows_of(op.k, at) * (heads + 2 * kv_heads))
     return [launch("rope_store.cu", "rope_store", grid, 128, args, shared=4 * 4 * head_dim)]
@@ -101,8 +101,7 @@ def of_prompt(op: Attention | SparseAttention, at: Context) -> bool:
     """Whether tensor cores compute it: a prompt's blocks of 64 rows, cells of halves or int8."""
     head_dim, rows = op.k_pool.shape[-1], op.q.shape[0]
     known = op.k_pool.dtype == op.v_pool.dtype in ("f16", "i8")
-    room = _chunk_room(head_dim, 1) <= at.properties.shared
-    return tensor_cores(at) and rows % CHUNK_BLOCK == 0 and known and head_dim in (64, 128, 256) and room
+    return tensor_cores(at) and rows % CHUNK_BLOCK == 0 and known and head_dim in (64, 128, 256)
 
 
 def attend(
@@ -149,21 +148,28 @@ def turned(turn: bool) -> Sequence[tuple[str, str | int]]:
     return [("STRATA_TURN", 1)] if turn else []
 
 
-def _chunk_room(head_dim: int, heads: int) -> int:
+def _chunk_room(head_dim: int, heads: int, staged: bool) -> int:
     """Bytes of Room of attention_prompt.cu."""
-    return 2 * CHUNK_BLOCK * (heads + 2) * (head_dim + 8)
+    queries = 2 * CHUNK_BLOCK * heads * (head_dim + 8) if staged else 16
+    return 2 * (queries + 2 * CHUNK_BLOCK * (head_dim + 8)) + 2 * 4 * head_dim
 
 
 def _attend_chunk(op: Attention, at: Context) -> Launch:
     """A thread block 64 rows of one or two heads."""
     num_pages, kv_heads, _, dim = op.k_pool.shape
-    heads = 2 if op.heads // kv_heads % 2 == 0 and _chunk_room(dim, 2) <= at.properties.shared else 1
+    heads = 2 if op.heads // kv_heads % 2 == 0 else 1
+    staged = _chunk_room(dim, heads, True) <= at.properties.shared
     args = [at.live(op.q), *at.at(op.positions, op.sequences, op.page_table, op.q, op.k_pool, op.v_pool)]
     args += at.at(op.k_scales, op.v_scales, op.out)
     args += ints(op.heads, kv_heads, op.page_table.shape[1], op.window, num_pages)
     args += [*floats(op.scale), pointer(at.faults)]
-    macros = [("STRATA_KV", KV_TYPES[op.k_pool.dtype]), ("STRATA_DIM", dim), ("STRATA_HEADS", heads)]
-    grid, shared = (op.heads // heads, op.q.shape[0] // CHUNK_BLOCK), _chunk_room(dim, heads)
+    macros = [
+        ("STRATA_KV", KV_TYPES[op.k_pool.dtype]),
+        ("STRATA_DIM", dim),
+        ("STRATA_STAGED", int(staged)),
+        ("STRATA_HEADS", heads),
+    ]
+    grid, shared = (op.heads // heads, op.q.shape[0] // CHUNK_BLOCK), _chunk_room(dim, heads, staged)
     return launch(
         "attention_prompt.cu", "attention_prompt", grid, 128 * heads, args, macros=macros, shared=shared
     )

@@ -8,10 +8,8 @@ import numpy as np
 from strata.backends.cuda import lower_wide, lower_wide_float
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.grids import TABLE_WORDS
-from strata.backends.cuda.lower import FILE, Context, ints, launch, lower, pointer, type_macro
+from strata.backends.cuda.lower import FILE, Context, floats, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_dense import THREADS, rows_of
-from strata.backends.cuda.lower_stream import stream
-from strata.backends.cuda.pattern import Product
 from strata.backends.cuda.segments import (
     PAD_BYTES,
     SHORT,
@@ -21,8 +19,9 @@ from strata.backends.cuda.segments import (
     segment_length,
 )
 from strata.ops.buffers import Buffer
+from strata.ops.elementwise import Add
 from strata.ops.linear import LinearF, LinearQ
-from strata.quants import Format
+from strata.ops.rms_norm import RmsNorm
 
 _ROWS = (1, 2, 4, 8)  # rows a kernel takes at once
 _THREADS = 256  # a thread block; fewer lose (docs/measurements.md)
@@ -31,9 +30,10 @@ _ROW_BYTES = 4096  # a warp's ring of linear_row.cu
 _MOST_HALF = 8  # blocks of half a segment that a lane holds
 _BALANCED = 0.9  # share of the time that multiprocessors have work
 _FEW_ROWS = 2  # that linear_row.cu takes
-STREAM_DENSE = True  # whether quantised products of one row go through lower_stream.py
-PAIR_STAGES: Sequence[int] = (4, 3)  # of linear_pairs.cu, the first that fit; none: not used
-PAIR_BLOCKS = 4  # thread blocks a multiprocessor of it at most
+PAIR_THREADS = 256
+NORMED = True  # whether linear_pairs.cu makes the norm of its row
+PAIR_STAGES: Sequence[int] = (6, 4, 3)  # of linear_pairs.cu, the first that fit; none: not used
+PAIR_BLOCKS = 3  # thread blocks a multiprocessor of it at most
 _PAIR_STEPS = 8  # kSteps
 _STAGE_VALUES = 8192  # kStage of linear_f.cu, of all rows
 MOST_MATRICES = 3  # of one launch
@@ -67,10 +67,6 @@ def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
     if lower_wide.applies(at):
         return lower_wide.products(ops, at)
     fmt, k, rows = ops[0].weight.format, ops[0].weight.shape[1], rows_of(ops[0].out, at)
-    if rows == 1 and STREAM_DENSE:
-        found = [Product(op.weight, op.out) for op in ops]
-        if streamed := stream(at, at.live(ops[0].out), at.q8(ops[0].x), [pointer(0)], found):
-            return [streamed]
     room = [m for m in _ROWS if m == 1 or shared_bytes(fmt.name, k, m) <= at.properties.shared]
     m = next((m for m in room if m >= rows), room[-1])
     segments = segment_count(k)
@@ -101,7 +97,7 @@ def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:
     sizes = [op.weight.shape[0] for op in ops]
     named = [(n, pointer(at.weight(op.weight, FILE)), op.out) for n, op in zip(sizes, ops, strict=True)]
     x, steps = [at.live(ops[0].out), *at.at(ops[0].x)], ints(k, k // 32 if k % 8 == 0 else 0)
-    if m == 1 and (streamed := _pairs(named, ops[0], fmt, at)):
+    if m == 1 and (streamed := _pairs(ops, at)):
         return [streamed]
     if m <= _FEW_ROWS:
         threads = balanced_threads(sizes, 1, at)
@@ -115,27 +111,46 @@ def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:
     return [launch(f"{entry}.cu", entry, grid, threads, args, macros=macros, shared=shared)]
 
 
+def normed(ops: Sequence[LinearF], norm: RmsNorm, before: Add | None, at: Context) -> list[Launch] | None:
+    """One launch of products of a row that the norm makes [of the sum before it]; None where that needs two."""
+    streamed = (
+        _pairs(ops, at, norm, before)
+        if NORMED and rows_of(ops[0].out, at) == rows_of(norm.out, at) == 1
+        else None
+    )
+    return None if streamed is None else [streamed]
+
+
 def _pairs(
-    named: Sequence[tuple[int, np.uint64, Buffer]], op: LinearF, fmt: Format, at: Context
+    ops: Sequence[LinearF], at: Context, norm: RmsNorm | None = None, before: Add | None = None
 ) -> Launch | None:
-    """One row's product by thread blocks that stay; None where rows are odd or there is no room."""
-    k, value = op.weight.shape[1], fmt.block_bytes // fmt.block_values
+    """One row's products by thread blocks that stay; None where rows are odd or there is no room."""
+    fmt, k = ops[0].weight.format, ops[0].weight.shape[1]
+    value, sizes = fmt.block_bytes // fmt.block_values, [op.weight.shape[0] for op in ops]
     for stages in PAIR_STAGES:
-        shared = 4 * k + _THREADS // 32 * stages * 2 * 32 * _PAIR_STEPS * value
+        shared = 4 * k + PAIR_THREADS // 32 * stages * 2 * 32 * _PAIR_STEPS * value
         blocks = min((at.properties.shared + 1024) // (shared + 1024), PAIR_BLOCKS)
-        if k % 32 == 0 and all(n % 2 == 0 for n, _, _ in named) and blocks and shared <= at.properties.shared:
+        if k % 32 == 0 and all(n % 2 == 0 for n in sizes) and blocks and shared <= at.properties.shared:
             break
     else:
         return None
-    matrices, _ = _matrices(named, 1, at)
-    args = [at.live(op.out), *at.at(op.x), *matrices, *ints(k)]
+    matrices, _ = _matrices(
+        [(op.weight.shape[0], pointer(at.weight(op.weight, FILE)), op.out) for op in ops], 1, at
+    )
+    extra: list[Arg] = [pointer(0)] * 3
+    if norm is None:
+        x = ops[0].x
+    elif before is None:
+        x, extra = norm.x, [pointer(0), *at.raw(norm.weight), pointer(0)]
+    else:
+        x, extra = before.a, [*at.at(before.b), *at.raw(norm.weight), *at.at(before.out)]
+    args = [at.live(ops[0].out), *at.at(x), *matrices, *extra, *floats(0.0 if norm is None else norm.eps)]
     macros: list[tuple[str, str | int]] = [
-        type_macro(fmt),
-        ("STRATA_STAGES", stages),
-        ("STRATA_BLOCKS", blocks),
-    ]
+        type_macro(fmt), ("STRATA_STAGES", stages), ("STRATA_BLOCKS", blocks), ("STRATA_THREADS", PAIR_THREADS),
+        ("STRATA_K", k), ("STRATA_NORM", int(norm is not None)),
+    ]  # fmt: skip
     grid = at.properties.multiprocessors * blocks, 1
-    return launch("linear_pairs.cu", "linear_pairs", grid, _THREADS, args, macros=macros, shared=shared)
+    return launch("linear_pairs.cu", "linear_pairs", grid, PAIR_THREADS, args, macros=macros, shared=shared)
 
 
 def _matrices(

@@ -61,8 +61,15 @@ class _Shape:
 
 @lower.register
 def _(op: ExpertGateUp, at: Context) -> list[Launch]:
-    if lower_wide_experts.gate_up_applies(op, at):
-        return lower_wide_experts.gate_up(op, at)
+    wide = lower_wide_experts.gate_up_applies(op, at)
+    nodes = lower_wide_experts.gate_up(op, at) if wide else [_gate_up(op, at)]
+    if at.tier is not None and at.tier.holds(op.gate):
+        return [*at.tier.stage(at, op, None, renormalise=False), *nodes]
+    return nodes
+
+
+def _gate_up(op: ExpertGateUp, at: Context) -> Launch:
+    """Gate and up for pairs of few rows."""
     experts, n, hidden = op.gate.shape
     pairs = op.out.shape[0]
     s = _Shape(hidden, n, pairs, at.bucket, experts, [op.gate.format, op.up.format])
@@ -72,16 +79,19 @@ def _(op: ExpertGateUp, at: Context) -> list[Launch]:
     args += [*at.raw(op.gate_scale, op.up_scale), *out]
     args += [*ints(hidden, n, experts, op.k, int(s.by_expert)), pointer(at.faults)]
     macros = [type_macro(op.gate.format), type_macro(op.up.format, "STRATA_UP"), *s.macros]
-    node = launch("moe.cu", "expert_gate_up", s.grid, s.threads, args, macros=macros, shared=s.shared)
-    if at.tier is not None and at.tier.holds(op.gate):
-        return [*at.tier.stage(at, op, None, renormalise=False), node]
-    return [node]
+    return launch("moe.cu", "expert_gate_up", s.grid, s.threads, args, macros=macros, shared=s.shared)
 
 
 @lower.register
 def _(op: ExpertDown, at: Context) -> list[Launch]:
-    if lower_wide_experts.down_applies(op, at):
-        return lower_wide_experts.down(op, at)
+    wide = lower_wide_experts.down_applies(op, at)
+    nodes = lower_wide_experts.down(op, at) if wide else [_down(op, at)]
+    held = at.tier is not None and at.tier.table(op.weight) is not None
+    return [*nodes, *at.tier.take(at, op)] if at.tier is not None and held else nodes
+
+
+def _down(op: ExpertDown, at: Context) -> Launch:
+    """Down for pairs of few rows."""
     experts, n, k = op.weight.shape
     s = _Shape(k, n, op.out.shape[0], at.bucket, experts, [op.weight.format])
     rows = [pointer(0), *at.q8(op.x)] if op.x.dtype == "q8" else [*at.at(op.x), *[pointer(0)] * 3]
@@ -94,6 +104,4 @@ def _(op: ExpertDown, at: Context) -> list[Launch]:
     ]
     args += ints(k, n, experts, int(s.by_expert))
     macros = [type_macro(op.weight.format), *s.macros]
-    node = launch("moe.cu", "expert_down", s.grid, s.threads, args, macros=macros, shared=s.shared)
-    held = at.tier is not None and at.tier.table(op.weight) is not None
-    return [node, *at.tier.take(at, op)] if at.tier is not None and held else [node]
+    return launch("moe.cu", "expert_down", s.grid, s.threads, args, macros=macros, shared=s.shared)

@@ -22,7 +22,7 @@ _ROWS = (1, 2, 4, 8)
 FLOAT_AHEAD = 20  # values of a float row that a lane has on their way
 FLOAT_STAGED = True  # whether launches of few thread blocks take whole float rows through shared memory
 _FLOAT_AHEAD_OF_MORE = 8
-SHARED_SEGMENTS = True  # whether two lanes share a segment of product_write, one row
+SHARED_SEGMENTS = False  # whether two lanes share a segment of product_write, one row
 _HALF_WARP, _MOST_WARPS = 16, 32
 _NO_BLOCKS = "ROWS", "SEGMENTS", "AHEAD", "LENGTH"  # macros of launches without a quantised matrix
 
@@ -118,8 +118,8 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
 
 
 def _shared_segments(at: Context, product: Product) -> tuple[int, int] | None:
-    """Threads and shared memory of product_write where two lanes share a segment of weights in shared memory: a warp a weight row, and a
-    thread block a multiprocessor where that many rows fit."""
+    """Threads and shared memory of product_write where two lanes share a segment of weights in shared memory: a warp a
+    weight row, and a thread block a multiprocessor where that many rows fit."""
     n, k = product.weight.shape
     fmt = product.weight.format
     weights = staged_weight_bytes(fmt, k, 2) if segment_count(k) == _HALF_WARP else 0

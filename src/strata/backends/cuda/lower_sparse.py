@@ -25,7 +25,7 @@ _RANK_ROWS = 64  # rows ranked at a time
 _SCORE_WARPS, _SCORES_A_WARP = 8, 8
 _SCORE_BYTES = 128 << 20  # of a prompt's rows; those beyond wait for the next launches
 _LISTED_WORDS = 512  # kWords of sparse_prompt.cu
-_ROWS_TOGETHER = {"f16": 4, "i8": 2}  # rows that share the cells they selected, by what registers hold
+_ROWS_TOGETHER = {"f16": 2, "i8": 2}  # rows that share the cells they selected, by what registers hold
 _SCORE_TILE, _SELECT_BINS = 128, 2048  # kTile, kBins of select_prompt.cu
 _BUSY = 0.75  # thread blocks a multiprocessor, below which a thread block takes fewer heads
 _ROWS = 32  # rows of a launch: bounds the splits' results
@@ -122,8 +122,9 @@ def _prompt_room(op: SparseAttention, rows: int) -> int:
     dim, tile = op.k_pool.shape[-1], CHUNK_BLOCK // op.ratio
     heads = -(-rows * op.heads // op.k_pool.shape[1] // 16) * 16
     keys = max(2 * CHUNK_BLOCK * (dim + 8), 4 * rows * _LISTED_WORDS)
-    halves = 2 * (CHUNK_BLOCK * (dim + 8) + heads * (dim + 8) + heads * (CHUNK_BLOCK + 8))
-    rest = -(-4 * (2 * tile + 8 * heads) // 16) * 16 + 16
+    halves = 2 * (dim + 8) * (CHUNK_BLOCK + 2 * rows * op.heads // op.k_pool.shape[1])
+    scales = 2 * 4 * (dim if op.k_pool.dtype == "i8" else CHUNK_BLOCK)
+    rest = 4 * heads * (CHUNK_BLOCK + 4) + scales + -(-4 * (2 * tile + 8 * heads) // 16) * 16 + 16
     return keys + halves + rest + 4 * (rows * (op.selected.shape[-1] + 1) + tile)
 
 

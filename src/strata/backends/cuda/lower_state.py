@@ -104,8 +104,8 @@ def _delta_blocks(op: DeltaChunk, at: Context) -> list[Launch]:
         pointer(at.scratch(blocks * n)) for n in (heads * of_block, op.key_heads * CHUNK_BLOCK * 4 * key_dim)
     )
     macros = [("STRATA_KEY_DIM", key_dim), ("STRATA_VALUE_DIM", value_dim)]
-    room = 4 * CHUNK_BLOCK * (key_dim + 8 + 3 * (CHUNK_BLOCK + 8) + 4)
-    passes = 4 * (key_dim + 8) * (2 * CHUNK_BLOCK + _COLUMNS) + 4 * CHUNK_BLOCK * (_COLUMNS + 8)
+    room = 4 * CHUNK_BLOCK * (key_dim + 8 + 3 * (CHUNK_BLOCK + 8) + 4) + 32
+    passes = 4 * (key_dim + 8) * (2 * CHUNK_BLOCK + _COLUMNS) + 4 * CHUNK_BLOCK * (_COLUMNS + 8) + 32
     step = at.at(op.positions, op.sequences, op.commits, op.state, op.pending)
     found = []
     for row in range(0, op.out.shape[0], _SEGMENT):

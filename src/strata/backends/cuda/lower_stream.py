@@ -17,15 +17,15 @@ from strata.backends.cuda.segments import (
 from strata.ops.buffers import Weight
 
 MOST = 6  # matrices of a launch
-# Threads and stages of products_stream.cu: the first that leaves _ENOUGH threads a multiprocessor; without any it is not used.
+# Threads and stages of products_stream.cu: the first with _ENOUGH threads a multiprocessor; without any it is not used.
 STREAM: Sequence[tuple[int, int]] = ((256, 3), (256, 2), (128, 2))
 _ENOUGH = 512
 _RESIDENT = 1024  # threads a multiprocessor that thread blocks which stay may have
 
 
 def _ring(at: Context, k: int, matrices: Sequence[Product]) -> tuple[int, int, int, int, int] | None:
-    """Of products_stream.cu: threads, stages, bytes of a stage, dynamic shared memory, thread blocks a multiprocessor; None
-    where there is no room or a format is not staged."""
+    """Of products_stream.cu: threads, stages, bytes of a stage, dynamic shared memory, thread blocks a multiprocessor;
+    None where there is no room or a format is not staged."""
     exact = [f for f in (m.weight.format for m in matrices) if not f.quantised]
     coded = [f for f in (m.weight.format for m in matrices) if f.quantised]
     per_warp = 32 // segment_count(k)
@@ -53,8 +53,8 @@ def _ring(at: Context, k: int, matrices: Sequence[Product]) -> tuple[int, int, i
 def stream(
     at: Context, live: Arg, q8: Sequence[Arg], x: Sequence[Arg], matrices: Sequence[Product]
 ) -> Launch | None:
-    """The launch of products of one row, int8 blocks `q8` and floats `x`, by thread blocks that stay; None where a format does not come
-    through shared memory or there is no room."""
+    """The launch of products of one row, int8 blocks `q8` and floats `x`, by thread blocks that stay; None where a
+    format does not come through shared memory or there is no room."""
     k = matrices[0].weight.shape[1]
     ring = _ring(at, k, matrices)
     if ring is None:

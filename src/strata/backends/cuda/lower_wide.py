@@ -1,4 +1,4 @@
-"""Launches of a prompt chunk's quantised products on tensor cores (kernels/wide.cuh, docs/cuda-prompts.md)."""
+"""Launches of a prompt chunk's quantised products on tensor cores (kernels/wide.cuh, docs/cuda-prompt-products.md)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,19 +12,21 @@ from strata.quants import Format
 
 WIDE_ROWS = 64  # rows of a program from which on its products go through here
 THREADS = 256
-_ROWS = _TOKENS = 128  # that planes are padded to
+SLAB = 64  # rows or tokens of an image
+TOKEN_IMAGE = SLAB * (128 + 16)  # bytes of a stage of 64 tokens, `TokenImage`
 _MOST_ROWS = 16384  # weight rows that are expanded at a time
 _TWO_TERMS = ("Q6_K",)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Geometry of kernels/wide.cuh `Wide`: warpgroups by rows and by tokens, 64 tokens a part, stages of two blocks."""
+    """Geometry of kernels/wide.cuh `Wide`: warpgroups by rows and tokens, 64 tokens a part, `depth` images a stage."""
 
     row_groups: int
     token_groups: int
     parts: int
     stages: int
+    depth: int = 1
 
     @property
     def rows(self) -> int:
@@ -43,24 +45,22 @@ class Tile:
 
     def shared(self, fmt: Format) -> int:
         """Dynamic shared memory, `Wide::kSharedBytes`."""
-        traits = WideTraits.of(fmt)
-        words = 2 * traits.sub * self.rows + 2 * self.tokens
-        words += 2 * self.rows if traits.halves else 4
-        words += 2 * (self.rows + self.tokens) if traits.minimums else 8
-        words += 2 * self.rows if traits.minimums == 2 else 4
-        stage = self.tokens * 128 + self.rows * 96 + 4 * words
-        return 1024 + self.stages * (-(-stage // 1024) * 1024) + self.parts * 128 * self.threads
+        stage = self.parts * self.token_groups * TOKEN_IMAGE + self.row_groups * WideTraits.of(fmt).image
+        stage *= self.depth
+        return 2048 + self.stages * (-(-stage // 1024) * 1024)
 
     def macros(self) -> list[tuple[str, str | int]]:
-        """Of wide_experts.cu; wide_linear.cu takes the row groups too."""
+        """Of wide_experts.cu; wide_linear.cu takes the row groups too. Totals stay in registers."""
         return [
             ("STRATA_TOKEN_GROUPS", self.token_groups),
             ("STRATA_PARTS", self.parts),
+            ("STRATA_DEPTH", self.depth),
             ("STRATA_STAGES", self.stages),
+            ("STRATA_HELD", self.parts),
         ]
 
 
-_DENSE = (Tile(2, 1, 2, 4), Tile(2, 1, 2, 3), Tile(2, 1, 1, 3), Tile(2, 1, 1, 2), Tile(1, 1, 1, 2))
+_DENSE = (Tile(2, 1, 2, 4), Tile(2, 1, 2, 3), Tile(2, 1, 2, 2))  # the first that fits: 59 KiB are enough
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,12 @@ class WideTraits:
         minimums = 0 if not fmt.has_min else 2 if halves else 1
         return cls(2 if fmt.scale16 else 1, halves, 2 if fmt.name in _TWO_TERMS else 1, minimums)
 
+    @property
+    def image(self) -> int:
+        """Bytes of a stage of 64 rows, `RowImage`."""
+        lines = 2 * self.sub + 2 * self.halves + 2 * (self.minimums > 0) + 2 * (self.minimums == 2)
+        return SLAB * (64 + 4 * lines)
+
     def macros(self) -> list[tuple[str, str | int]]:
         """Of wide_linear.cu."""
         names = "SUB", "HALVES", "TERMS", "MIN"
@@ -91,38 +97,32 @@ def applies(at: Context) -> bool:
     return at.bucket >= WIDE_ROWS
 
 
-def padded(k: int) -> int:
-    """k of the planes."""
-    return -(-k // 64) * 64
+def slabs(count: int) -> int:
+    """Images of 64 rows or tokens, in tiles of two."""
+    return -(-count // (2 * SLAB)) * 2
+
+
+def images(k: int) -> int:
+    """Along K, of two 32-blocks each: `image_count`."""
+    return -(-k // 128) * 2
 
 
 @dataclass(frozen=True)
 class WideRows:
-    """Widened q8 rows: addresses of x, d and sum, and their padded number."""
+    """Widened q8 rows: address of their images, and how many along the rows."""
 
-    x: int
-    d: int
-    sum: int
-    tokens: int
-
-    def args(self) -> list[Arg]:
-        """Of the kernels."""
-        return [pointer(self.x), pointer(self.d), pointer(self.sum)]
+    images: int
+    slabs: int
 
 
 def widen(
     at: Context, live: Arg, planes: list[Arg], rows: int, k: int, pairs: bool
 ) -> tuple[WideRows, Launch]:
-    """q8 rows of k values as f16 planes in scratch; `pairs`: with sums of both halves (Q2_K)."""
-    tokens, cells = -(-rows // _TOKENS) * _TOKENS, padded(k) // 32
-    wide = WideRows(
-        at.scratch(tokens * cells * 64),
-        at.scratch(tokens * cells * 4),
-        at.scratch(tokens * cells * 4),
-        tokens,
-    )
-    grid = -(-tokens * cells * 2 // THREADS)
-    args = [live, *planes, *wide.args(), *ints(tokens, k)]
+    """q8 rows of k values as images in scratch; `pairs`: with sums of both halves (Q2_K)."""
+    count = slabs(rows)
+    wide = WideRows(at.scratch(count * images(k) * TOKEN_IMAGE), count)
+    grid = -(-count * images(k) * 4 * SLAB // THREADS)
+    args = [live, *planes, pointer(wide.images), *ints(count, k)]
     macros = [("STRATA_PAIRS", 1)] if pairs else []
     return wide, launch("widen.cu", "widen_rows", grid, THREADS, args, macros=macros)
 
@@ -143,70 +143,37 @@ def products(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
         if pairs not in wide:
             wide[pairs], node = widen(at, live, at.q8(x), rows, k, pairs)
             found.append(node)
-    n = max(min(op.weight.shape[0], _MOST_ROWS) for op in ops)
-    planes = _ExpandedPlanes.take(at, n, k, [op.weight.format for op in ops])
+    room = max(
+        slabs(min(op.weight.shape[0], _MOST_ROWS)) * WideTraits.of(op.weight.format).image for op in ops
+    )
+    expanded = at.scratch(room * images(k))
     for op in ops:
-        found += _product(at, op.weight, op.out, wide[needs_pairs(op.weight.format)], planes, live)
+        found += _product(at, op.weight, op.out, wide[needs_pairs(op.weight.format)], expanded, live)
     return found
 
 
-@dataclass(frozen=True)
-class _ExpandedPlanes:
-    """Scratch of an expanded matrix."""
-
-    codes: int
-    w: int
-    s: int
-    m: int
-    mins: int
-
-    @classmethod
-    def take(cls, at: Context, n: int, k: int, formats: Sequence[Format]) -> "_ExpandedPlanes":
-        """For matrices of up to n rows, of these formats."""
-        cells = -(-n // _ROWS) * _ROWS * padded(k) // 32
-        traits = [WideTraits.of(f) for f in formats]
-        sub = max(t.sub for t in traits)
-        some = (
-            any(t.halves for t in traits),
-            any(t.minimums for t in traits),
-            any(t.minimums == 2 for t in traits),
-        )
-        rest = [at.scratch(4 * cells) if s else 0 for s in some]
-        return cls(at.scratch(32 * cells), at.scratch(4 * sub * cells), *rest)
-
-    def args(self) -> list[Arg]:
-        """Of the kernels."""
-        return [pointer(a) for a in (self.codes, self.w, self.s, self.m, self.mins)]
-
-
-def _product(
-    at: Context, weight: Weight, out: Buffer, x: WideRows, planes: _ExpandedPlanes, live: Arg
-) -> list[Launch]:
+def _product(at: Context, weight: Weight, out: Buffer, x: WideRows, expanded: int, live: Arg) -> list[Launch]:
     """One matrix, some rows at a time."""
     (n, k), fmt = weight.shape, weight.format
     tile = next(t for t in _DENSE if t.shared(fmt) <= at.properties.shared)
-    source = at.packed(weight)
-    found = []
+    source, found = at.packed(weight), list[Launch]()
+    expand = [type_macro(fmt)]
+    multiply = [*WideTraits.of(fmt).macros(), ("STRATA_ROW_GROUPS", tile.row_groups), *tile.macros()]
     for first in range(0, n, _MOST_ROWS):
-        part = min(n - first, _MOST_ROWS)
-        rows = -(-part // _ROWS) * _ROWS
-        args = [source, *planes.args(), *ints(n, first, rows, k)]
-        grid = -(-rows * padded(k) // 32 // THREADS)
-        shared = 4 * TABLE_WORDS.get(fmt.name, 0)
-        macros = [type_macro(fmt)]
-        found.append(launch("widen.cu", "expand_weights", grid, THREADS, args, macros=macros, shared=shared))
-        args = [live, *planes.args(), *x.args(), *at.at(out), *ints(n, first, rows, x.tokens, k)]
-        size = rows // tile.rows * -(-x.tokens // tile.tokens)
-        macros = [*WideTraits.of(fmt).macros(), ("STRATA_ROW_GROUPS", tile.row_groups), *tile.macros()]
-        found.append(
-            launch(
-                "wide_linear.cu",
-                "wide_linear",
-                size,
-                tile.threads,
-                args,
-                macros=macros,
-                shared=tile.shared(fmt),
-            )
+        count = slabs(min(n - first, _MOST_ROWS))
+        args = [source, pointer(expanded), *ints(n, first, count, k)]
+        grid, shared = -(-count * SLAB * 2 * images(k) // THREADS), 4 * TABLE_WORDS.get(fmt.name, 0)
+        found.append(launch("widen.cu", "expand_weights", grid, THREADS, args, macros=expand, shared=shared))
+        args = [live, pointer(expanded), pointer(x.images), *at.at(out), *ints(n, first, count, x.slabs, k)]
+        grid = count * SLAB // tile.rows * (x.slabs * SLAB // tile.tokens)
+        node = launch(
+            "wide_linear.cu",
+            "wide_linear",
+            grid,
+            tile.threads,
+            args,
+            macros=multiply,
+            shared=tile.shared(fmt),
         )
+        found.append(node)
     return found

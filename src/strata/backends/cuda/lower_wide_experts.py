@@ -12,7 +12,7 @@ _PART = 1024  # kPart of group_pairs.cu
 _THREADS = 512
 _FEATURES = 32  # of a tile of gate and up
 # Of pairs: many of an expert, and what is left of it where that is few. Each first one that fits the device.
-_WIDE = (Tile(1, 2, 2, 3), Tile(1, 2, 1, 2), Tile(1, 1, 1, 2))
+_WIDE = (Tile(1, 2, 2, 3), Tile(1, 1, 2, 2), Tile(1, 1, 1, 2))
 _NARROW = (Tile(1, 1, 1, 3), Tile(1, 1, 1, 2))
 
 
@@ -54,7 +54,7 @@ def gate_up(op: ExpertGateUp, at: Context) -> list[Launch]:
     x, node = widen(at, at.live(op.q8), at.q8(op.q8), rows, hidden, needs_pairs(fmt))
     out = at.q8(op.out) if op.out.dtype == "q8" else [*at.at(op.out), pointer(0), pointer(0)]
     tables = [pointer(at.experts(op.gate)), pointer(at.experts(op.up))]
-    rest = [*tables, *at.raw(op.gate_scale, op.up_scale), *out, *ints(hidden, n, x.tokens, op.k)]
+    rest = [*tables, *at.raw(op.gate_scale, op.up_scale), *out, *ints(hidden, n, op.k)]
     features = -(-n // _FEATURES)
     pairs = rows * op.k
     return [
@@ -70,7 +70,7 @@ def down(op: ExpertDown, at: Context) -> list[Launch]:
     pairs = min(op.x.shape[0], at.bucket * op.k)
     live = pointer(at.buffer(op.offsets) + 4 * experts)  # the last offset: how many pairs there are
     x, node = widen(at, live, at.q8(op.x), pairs, k, needs_pairs(fmt))
-    rest = [pointer(at.experts(op.weight)), *at.raw(op.scale), *at.at(op.out), *ints(k, n, x.tokens)]
+    rest = [pointer(at.experts(op.weight)), *at.raw(op.scale), *at.at(op.out), *ints(k, n)]
     return [node, *_tiles(at, op, fmt, experts, pairs, "wide_down", -(-n // 64), x, rest)]
 
 
@@ -100,7 +100,7 @@ def _tiles(
         if not count:
             continue
         macros = [type_macro(fmt), ("STRATA_PLANE", _plane(fmt)[0]), *tile.macros()]
-        args = [tiles, *at.at(op.pairs), *x.args(), *rest]
+        args = [tiles, *at.at(op.pairs), pointer(x.images), *rest]
         shared = _shared(tile, fmt)
         found.append(
             launch(

@@ -19,7 +19,6 @@ from strata.errors import DeviceError
 
 _OLDEST = 75  # sm_75
 _STATIC_SHARED = 48 << 10  # more must be asked for
-_PAGE = 4096
 
 # What a driver's code means for a user, in one line each; the code itself is added.
 _CAUSES = {
@@ -38,6 +37,15 @@ _CAUSES = {
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernel image does not fit this GPU",
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the driver is older than the compiler; update it, or install cuda12",
 }
+
+
+_STICKY = {
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "ILLEGAL_ADDRESS", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS", "HARDWARE_STACK_ERROR", "ECC_UNCORRECTABLE",
+        "LAUNCH_FAILED", "LAUNCH_TIMEOUT",
+    )
+}  # fmt: skip
 
 
 def bindings() -> Any:
@@ -93,8 +101,7 @@ class NvidiaDriver:
             raise DeviceError(
                 f"{self.properties.name} is {self.properties.arch}; sm_{_OLDEST} is the oldest served"
             )
-        self._context = check(cuda.cuDevicePrimaryCtxRetain(self._device), "opening the GPU")
-        check(cuda.cuCtxSetCurrent(self._context))
+        self._context = self._open()
         apart = int(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
         self._stream, self._side, copies = (check(cuda.cuStreamCreate(apart)) for _ in range(3))
         self._streams = self._stream, copies  # COMPUTE, COPIES
@@ -102,6 +109,16 @@ class NvidiaDriver:
         self._modules: dict[Source, Any] = {}
         self._functions: dict[tuple[Kernel, bool], Any] = {}
         self._warn_of_others(device)
+
+    def _open(self) -> Any:
+        """The device's context. One that was lost cannot be had again in the same process (CUDA's manual, "sticky"
+        errors; seen on an H200 after ILLEGAL_ADDRESS)."""
+        code, context = self._bindings.cuDevicePrimaryCtxRetain(self._device)
+        if code.name in _STICKY:
+            raise DeviceError(
+                f"this process has lost the GPU and cannot have it again: start it anew ({code.name} {int(code)})"
+            )
+        return check((code, context), "opening the GPU")
 
     @property
     def _cuda(self) -> Any:

@@ -1,4 +1,4 @@
-"""Segments of rows, and the shared memory that rows and weights take: the geometry that products share (kernels/product.cuh)."""
+"""Segments of rows, and the shared memory that rows and weights take: geometry that all products share (product.cuh)."""
 
 from strata.backends.cuda.grids import TABLE_WORDS
 from strata.ops.arithmetic import segment_bounds
@@ -45,7 +45,7 @@ def table_bytes(fmt: Format) -> int:
 
 
 def staged_weight_bytes(fmt: Format, k: int, share: int = 1) -> int:
-    """Shared memory of one warp's weights (staged_weights.cuh `kBytes`), `share` lanes a segment; 0: they go to registers."""
+    """Shared memory of one warp's weights (staged_weights.cuh `kBytes`), `share` lanes a segment; 0: none is used."""
     segments, length = segment_count(k), segment_length(k)
     cells = k // 32 * (32 // segments // share)
     if not STAGED or length <= 0 or cells % 16 or k % fmt.block_values:

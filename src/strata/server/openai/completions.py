@@ -42,6 +42,7 @@ def _calls(service: Service, body: CompletionRequest, wishes: Any) -> list[Call]
 
     calls = []
     for prompt in body.prompts:
+        service.fits(len(prompt) if isinstance(prompt, str) else 0)
         tokens = service.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         service.room(tokens)
         calls.append(Call(tokens, wishes, mask=mask))

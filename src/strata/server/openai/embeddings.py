@@ -69,6 +69,7 @@ async def embeddings(body: EmbeddingRequest, request: Request) -> dict[str, Any]
 def _calls(service: Service, body: EmbeddingRequest, client: str) -> list[Call]:
     calls = []
     for text in body.inputs:
+        service.fits(len(text) if isinstance(text, str) else 0)
         tokens = service.tokenizer.encode(text) if isinstance(text, str) else text
         service.room(tokens)
         # the one token that a request generates is left aside

@@ -25,6 +25,7 @@ _SLICES = [
     *(f"{_TEXT}{{1,{n}}}" for n in (4, 8, 12, 16, 24, 32)),
     f"{_TEXT}+",
 ]
+_MAX_SOURCE = 1024 * 1024  # characters: a hundred tools with long schemas; compiled in seconds
 _QUOTED_SOURCE = re.compile(r"\n\s*\d+ \|")
 
 
@@ -85,11 +86,19 @@ class GrammarCompiler:
     def _matcher(self, source: str) -> "llguidance.LLMatcher":
         from llguidance import LLMatcher, LLParserLimits  # noqa: PLC0415  (see above)
 
+        if len(source) > _MAX_SOURCE:
+            raise UsageError(
+                f"tools and formats make a grammar of {len(source):,} characters; at most {_MAX_SOURCE:,} are taken"
+            )
         limits = LLParserLimits(verbose_errors=False)
         lark = LLMatcher.grammar_from_lark(source)
         matcher = LLMatcher(self._vocabulary, lark, log_level=_LOG_SILENT, limits=limits)
-        if matcher.is_error():
-            raise UsageError(f"the grammar cannot be used: {_one_line(matcher.get_error())}")
+        first = matcher.deep_copy()  # some that parse have no first token
+        if not matcher.is_error():
+            first.compute_bitmask()
+        for tried in (matcher, first):
+            if tried.is_error():
+                raise UsageError(f"the grammar cannot be used: {_one_line(tried.get_error())}")
         return matcher
 
     @cached_property
@@ -117,5 +126,7 @@ class _Vocabulary:
 
 
 def _one_line(text: str) -> str:
-    """The message without the source that llguidance quotes behind it."""
+    """The message without the source that llguidance quotes behind it, or where it broke."""
+    if text.startswith("panic"):
+        return "it is too large"
     return " ".join(_QUOTED_SOURCE.split(text, maxsplit=1)[0].split())[:300]

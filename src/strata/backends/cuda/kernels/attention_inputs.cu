@@ -31,33 +31,36 @@ extern "C" __global__ void __launch_bounds__(32 * kWarps) attention_inputs(
   STRATA_DYNAMIC_SHARED(shared);
   float* mine = reinterpret_cast<float*>(shared) + warp_id() * room;
   ask_ahead(ahead, ahead_bytes);
-  dependency_wait();
-  dependency_launch();
+  dependency_settled();  // the step's inputs
   const StepRows rows{positions, sequences, *live, slots};
   const int row = blockIdx.y;
   int u = blockIdx.x * kWarps + warp_id();
-  if (row >= rows.live) return;
+  if (row >= rows.live) return dependency_wait();
   const Rotary r{table, axes, rotary / 2, max_positions};
   const int* place = rope_positions + row * 3;
-  if (!r.valid(place)) return report(faults, kFaultRange);
+  if (!r.valid(place)) return dependency_wait(), report(faults, kFaultRange);
+  const Angle angle(r, place, lane_id());
+  const int position = positions[row];
+  const int page = position < 0 ? -1 : page_id(page_table, pages_per_seq, num_pages, sequences[row], position / kPageCells);
+  dependency_wait();
+  dependency_launch();
   if (u < heads) {
     const size_t head = static_cast<size_t>(row) * heads + u;
     float* to = q + head * kHeadDim;
-    norm_rotate(q_and_gate + head * 2 * kHeadDim, q_norm, kHeadDim, eps, r, place, STRATA_KV == kKvNibbles ? mine : to);
+    norm_rotate(q_and_gate + head * 2 * kHeadDim, q_norm, kHeadDim, eps, r, place, angle, STRATA_KV == kKvNibbles ? mine : to);
     if (STRATA_KV != kKvNibbles) return;
     __syncwarp();
     return turn_groups(mine, kHeadDim, kGroup, turn_factor(kGroup), to);
   }
   u -= heads;
   if (u < 2 * kv_heads) {
-    const int head = u % kv_heads, position = positions[row];
+    const int head = u % kv_heads;
     const bool is_value = u >= kv_heads;
-    const int page = position < 0 ? -1 : page_id(page_table, pages_per_seq, num_pages, sequences[row], position / kPageCells);
     if (page < 0) return report(faults, kFaultRange);
     const size_t from = (static_cast<size_t>(row) * kv_heads + head) * kHeadDim;
     const float* x = v + from;
     if (!is_value) {
-      norm_rotate(k + from, k_norm, kHeadDim, eps, r, place, mine);
+      norm_rotate(k + from, k_norm, kHeadDim, eps, r, place, angle, mine);
       __syncwarp();
       x = mine;
     }
@@ -78,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(32 * kWarps) attention_inputs(
   if (index_x == nullptr) return;
   if (u < index_heads) {
     const size_t head = (static_cast<size_t>(row) * index_heads + u) * index_dim;
-    return norm_rotate(index_q + head, index_q_norm, index_dim, eps, r, place, index_q_out + head);
+    return norm_rotate(index_q + head, index_q_norm, index_dim, eps, r, place, angle, index_q_out + head);
   }
   if (u > index_heads) return;
   const IndexKeys keys{rows, page_table, rope_positions, cells, index_x, index_norm, raw, pooled, r, index_dim, ratio,

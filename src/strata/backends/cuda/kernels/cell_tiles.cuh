@@ -1,4 +1,5 @@
-// Tiles of 64 cells of the KV pool in shared memory as halves, for attention of prompts on tensor cores.
+// Tiles of 64 cells of the KV pool in shared memory as halves, for attention of prompts on tensor cores. int8 codes are exact halves;
+// their scales lie beside them and meet sums of scores and weights, so that nothing is rounded that the pool does not round.
 #pragma once
 
 #include "kv.cuh"
@@ -13,8 +14,8 @@ constexpr int kTileCells = 64;
 template <int Kv, int D, int Threads> struct CellTile {
   static constexpr int kStride = D + 8, kUnits = kTileCells * D / 8;  // eight values each
   static constexpr int kEach = kUnits / Threads;
-  static constexpr int kGroup = D < kKvGroup ? D : kKvGroup;
-  static_assert(kUnits % Threads == 0 && (Kv == kKvF16 || Kv == kKvInt8));
+  static constexpr int kGroups = Kv == kKvInt8 ? D / kKvGroup : 1;  // of a cell, with a scale each
+  static_assert(D % kKvGroup == 0 && kUnits % Threads == 0 && (Kv == kKvF16 || Kv == kKvInt8));
 
   uint2 codes[Kv == kKvInt8 ? kEach : 1];
   uint32_t scales[Kv == kKvInt8 ? kEach : 1];
@@ -28,26 +29,73 @@ template <int Kv, int D, int Threads> struct CellTile {
         copy_async<16>(to + c * kStride + at, static_cast<const unsigned short*>(pool) + from);
       } else {
         codes[i] = *reinterpret_cast<const uint2*>(static_cast<const int8_t*>(pool) + from);
-        scales[i] = pool_scales[from / kGroup];
+        scales[i] = pool_scales[from / kKvGroup];
       }
     }
     if constexpr (Kv == kKvF16) copies_group();
   }
-  // `Left`: tiles of halves, fetched after this one, that may stay on their way.
-  template <int Left> __device__ __forceinline__ void land(uint16_t* to) {
+  // `Left`: tiles of halves, fetched after this one, that may stay on their way. `scale`: [groups][64 cells], of int8.
+  template <int Left> __device__ __forceinline__ void land(uint16_t* to, float* scale) {
     if constexpr (Kv == kKvF16) copies_wait_for_groups<Left>();
     if constexpr (Kv == kKvInt8) {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const int u = threadIdx.x + i * Threads, c = u / (D / 8), at = u % (D / 8) * 8;
         uint4 x;
-        scaled_halves(codes[i].x ^ 0x80808080u, scales[i] * 0x10001u, x.x, x.y);
-        scaled_halves(codes[i].y ^ 0x80808080u, scales[i] * 0x10001u, x.z, x.w);
+        code_halves(codes[i].x ^ 0x80808080u, x.x, x.y);
+        code_halves(codes[i].y ^ 0x80808080u, x.z, x.w);
+        if (at % kKvGroup == 0) scale[at / kKvGroup * kTileCells + c] = half_float(static_cast<uint16_t>(scales[i]));
         *reinterpret_cast<uint4*>(to + c * kStride + at) = x;
       }
     }
   }
 };
+
+// acc = query times key tiles for 16 N / 2 cells: `load(k, hi, lo)` gives 16 rows of queries as parts, keys lie from `cell` on.
+template <int Kv, int D, int N, class Load>
+__device__ __forceinline__ void query_scores(float (&acc)[N][4], const uint16_t* keys, const float* scale, int cell, Load load) {
+  constexpr int groups = Kv == kKvInt8 ? D / kKvGroup : 1, steps = D / groups / 16;
+#pragma unroll 1
+  for (int g = 0; g < groups; ++g) {
+    float part[N][4] = {};
+#pragma unroll 4
+    for (int s = 0; s < steps; ++s) {
+      const int k = 16 * (g * steps + s);
+      uint32_t hi[4], lo[4];
+      load(k, hi, lo);
+#pragma unroll
+      for (int n = 0; n < N; n += 2) {
+        uint32_t key[4];
+        load_right<false>(key, keys, D + 8, cell + 8 * n, k);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          mma_f16(part[n + e], lo, key[2 * e], key[2 * e + 1]);
+          mma_f16(part[n + e], hi, key[2 * e], key[2 * e + 1]);
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      float2 times = {1.0f, 1.0f};
+      if constexpr (Kv == kKvInt8) times = *reinterpret_cast<const float2*>(scale + g * kTileCells + cell + 8 * n + lane_id() % 4 * 2);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc[n][e] = fma32(part[n][e], e % 2 == 0 ? times.x : times.y, acc[n][e]);
+    }
+  }
+}
+
+// Four weights of the left side of a product as parts: rows r and r + 8 at cells c, c + 1 (x) and c + 8, c + 9 (y); `scale`: of the
+// tile's cells and the values' group, of int8.
+template <int Kv>
+__device__ __forceinline__ void weight_parts(uint32_t (&hi)[4], uint32_t (&lo)[4], const float (&x)[4], const float (&y)[4], const float* scale,
+                                             int c) {
+  float2 a = {1.0f, 1.0f}, b = {1.0f, 1.0f};
+  if constexpr (Kv == kKvInt8) a = *reinterpret_cast<const float2*>(scale + c), b = *reinterpret_cast<const float2*>(scale + c + 8);
+  const Pair p[4] = {f16_parts(a.x * x[0], a.y * x[1]), f16_parts(a.x * x[2], a.y * x[3]), f16_parts(b.x * y[0], b.y * y[1]),
+                     f16_parts(b.x * y[2], b.y * y[3])};
+#pragma unroll
+  for (int e = 0; e < 4; ++e) hi[e] = p[e].hi, lo[e] = p[e].lo;
+}
 
 // What 16 rows of scores need between tiles of cells: a lane has rows lane / 4 and lane / 4 + 8.
 struct RunningSoftmax {

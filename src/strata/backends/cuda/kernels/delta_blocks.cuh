@@ -25,7 +25,7 @@ struct LeftTiles {
 struct HeadBlock {
   LeftTiles w, q;
   float4* u;    // [row tiles][value tiles][32]: a lane's sums of a tile
-  float* left;  // [64] decay from a row to the block's end, then that of the whole block
+  float* left;  // [64] decay from a row to the block's end, then that of the whole block, then a bound of |u|
 
   static constexpr size_t kBytes = 2 * LeftTiles::kSize * 16 + static_cast<size_t>(kChunk) * kValueDim * 4 + 4 * (kChunk + 32);
   __device__ __forceinline__ HeadBlock(uint8_t* scratch, int block, int heads, int h) {
@@ -37,7 +37,12 @@ struct HeadBlock {
   __device__ __forceinline__ float4* sums(int tile, int n) const { return u + (tile * kValueTiles + n) * 32 + lane_id(); }
 };
 
-// Keys of a block and key head, bf16 [64][hi, lo][key_dim].
+// What is bounded by 1 where keys have unit length (keys, queries, the inverse, w, q: corrections are contractions) becomes halves times
+// kUnit; products of two such are kUnit^2 times too large.
+constexpr float kUnit = 256.0f, kUnitInverse = 1.0f / kUnit;
+__device__ __forceinline__ Pair unit_parts(float x, float y) { return f16_parts(kUnit * x, kUnit * y); }
+
+// Keys of a block and key head, halves [64][hi, lo][key_dim].
 __device__ __forceinline__ uint16_t* block_keys(uint16_t* keys, int block, int key_heads, int head) {
   return keys + (static_cast<size_t>(block) * key_heads + head) * kChunk * 2 * kKeyDim;
 }

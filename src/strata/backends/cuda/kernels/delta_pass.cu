@@ -16,6 +16,7 @@ struct Room {
   alignas(16) uint16_t keys[2][2][kChunk * kKeyRow];
   alignas(16) uint16_t state[2][kColumns * kKeyRow];
   alignas(16) uint16_t kept[2][kChunk * kColumnRow];  // corrections times the decay that is left
+  float most[kThreads / 32];
 };
 
 template <int N, int Rows> __device__ __forceinline__ Matrix matrix(uint16_t (&m)[2][N]) { return {m[0], N / Rows, N}; }
@@ -44,10 +45,21 @@ struct State {
   __device__ __forceinline__ void store(float* columns) {
     each([&](size_t place, float x, float y) { *reinterpret_cast<float2*>(columns + place) = {x, y}; });
   }
-  __device__ __forceinline__ void stage(const Matrix& to) {
+  // The columns of all warps as halves times a power of two, which is returned; `largest`: of them. A barrier inside, none after.
+  __device__ __forceinline__ float stage(const Matrix& to, float (&most)[kThreads / 32], float& largest) {
+    float own = 0.0f;
+    each([&](size_t, float x, float y) { own = fmaxf(own, fmaxf(fabsf(x), fabsf(y))); });
+    own = warp_max(own);
+    if (lane_id() == 0) most[warp_id()] = own;
+    __syncthreads();
+    largest = most[0];
+#pragma unroll
+    for (int w = 1; w < kThreads / 32; ++w) largest = fmaxf(largest, most[w]);
+    const float power = power_below(largest, 12);
     each([&](size_t place, float x, float y) {
-      to.put(static_cast<int>(place / kKeyDim), static_cast<int>(place % kKeyDim), bf16_parts(x, y));
+      to.put(static_cast<int>(place / kKeyDim), static_cast<int>(place % kKeyDim), f16_parts(power * x, power * y));
     });
+    return power;
   }
 };
 
@@ -98,17 +110,17 @@ struct Pass {
     return block_keys(const_cast<uint16_t*>(keys), i, delta.key_heads, delta.key_head(h));
   }
 
-  // Corrections (warps 0 .. 3) to shared memory, outputs (warps 4 .. 7) to `out`, from acc = w S or q S.
-  __device__ __forceinline__ void finish(float (&acc)[kTiles][4], const HeadBlock& b, const Matrix& kept, int row) const {
+  // Corrections times `power` (warps 0 .. 3) to shared memory, outputs (warps 4 .. 7) to `out`, from acc = w S or q S over `inverse`.
+  __device__ __forceinline__ void finish(float (&acc)[kTiles][4], const HeadBlock& b, const Matrix& kept, int row, float inverse, float power) const {
     const int tile = warp_id() % kRowTiles, row0 = 16 * tile;
     if (warp_id() < kRowTiles) {
       const float left[2] = {b.left[row0 + lane_id() / 4], b.left[row0 + lane_id() / 4 + 8]};
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         const float4 u = *b.sums(tile, column / 8 + n);
-        acc[n][0] = left[0] * (acc[n][0] + u.x), acc[n][1] = left[0] * (acc[n][1] + u.y);
-        acc[n][2] = left[1] * (acc[n][2] + u.z), acc[n][3] = left[1] * (acc[n][3] + u.w);
-        each_pair(acc[n], n, [&](int r, int c, float x, float y) { kept.put(row0 + r, c, bf16_parts(x, y)); });
+        acc[n][0] = left[0] * (inverse * acc[n][0] + u.x), acc[n][1] = left[0] * (inverse * acc[n][1] + u.y);
+        acc[n][2] = left[1] * (inverse * acc[n][2] + u.z), acc[n][3] = left[1] * (inverse * acc[n][3] + u.w);
+        each_pair(acc[n], n, [&](int r, int c, float x, float y) { kept.put(row0 + r, c, f16_parts(power * x, power * y)); });
       }
       return;
     }
@@ -117,7 +129,7 @@ struct Pass {
       each_pair(acc[n], n, [&](int r, int c, float x, float y) {
         float2* to = reinterpret_cast<float2*>(out + static_cast<size_t>(row + row0 + r) * delta.value_width() + h * kValueDim + column + c);
         const float2 own = *to;
-        *to = {own.x + x, own.y + y};
+        *to = {own.x + inverse * x, own.y + inverse * y};
       });
   }
 };
@@ -155,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(256, kColumns == 32 ? 2 : 1) delta_
     }
     State now;
     now.load(state + sequence * slot + own);
-    now.stage(staged);
+    float largest, staged_power = now.stage(staged, s.most, largest);
     const int block0 = (first - row0) / kChunk, blocks = count / kChunk;
     fetch_keys(s.keys[0], pass.block_keys_of(block0));
     Left left;
@@ -167,20 +179,27 @@ extern "C" __global__ void __launch_bounds__(256, kColumns == 32 ? 2 : 1) delta_
       float acc[kTiles][4] = {};
       times_state(acc, left, staged);
       if (i + 1 < blocks) left.load(pass.block(block0 + i + 1));
-      pass.finish(acc, block, kept, first + i * kChunk);
+      // |w S| is at most |S|'s length, of 128 keys
+      const float power = power_below(block.left[kChunk + 1] + 16.0f * largest, 15);
+      pass.finish(acc, block, kept, first + i * kChunk, kUnitInverse * power_inverse(staged_power), power);
       if (i + 1 < blocks) {
         copies_wait_for_groups<1>();
       } else {
         copies_wait_for_groups<0>();
       }
       __syncthreads();
-      const float decay = block.left[kChunk];
+      const float decay = kUnit * power * block.left[kChunk];
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) now.at[n][e] = decay * now.at[n][e];
       add_product<true, true>(now.at, kept, State::value(), matrix<kChunk * kKeyRow, kChunk>(s.keys[i % 2]), State::key(), kChunk / 16);
-      now.stage(staged);
+      const float back = kUnitInverse * power_inverse(power);
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) now.at[n][e] = back * now.at[n][e];
+      staged_power = now.stage(staged, s.most, largest);
       const int after = position + (i + 1) * kChunk;
       for (int t = 0; t < kMaxTaps; ++t) {
         if (tap_positions[t] != after) continue;

@@ -15,25 +15,49 @@ struct Room {
   alignas(16) uint16_t reads[2][kChunk * kSquare];
   alignas(16) uint16_t lower[2][kChunk * kSquare];   // L, float [64][kFloats]; then beta times the inverse
   alignas(16) uint16_t values[2][kChunk * kSquare];  // the inverse, float [64][kFloats]; then a part of v; then of u
-  float log[kChunk], since[kChunk], left[kChunk], beta[kChunk];
+  float log[kChunk], since[kChunk], left[kChunk], beta[kChunk], most[kThreads / 32];
 };
 static_assert(sizeof(float) * kFloats <= 2 * sizeof(uint16_t) * kSquare && kPart == kChunk);
 static_assert(kKeyDim % kPart == 0 && kValueDim % kPart == 0);
 
 template <int N> __device__ __forceinline__ Matrix matrix(uint16_t (&m)[2][N]) { return {m[0], N / kChunk, N}; }
 
-// 64 rows of `width` floats as parts, each times `scale` of its row where that is given.
-__device__ __forceinline__ void stage(const Matrix& to, const float* from, size_t stride, int width, const float* scale, int thread, int threads) {
-  for (int i = thread; i < kChunk * width / 4; i += threads) {
-    const int r = i / (width / 4), c = i % (width / 4) * 4;
-    float4 x = *reinterpret_cast<const float4*>(from + r * stride + c);
-    if (scale != nullptr) {
-      const float s = -scale[r];
-      x = {s * x.x, s * x.y, s * x.z, s * x.w};
-    }
-    to.put(r, c, bf16_parts(x.x, x.y));
-    to.put(r, c + 2, bf16_parts(x.z, x.w));
+// 64 rows of keys, each times -`scale` of its row where that is given.
+__device__ __forceinline__ void stage_keys(const Matrix& to, const float* from, size_t stride, const float* scale, int thread, int threads) {
+  for (int i = thread; i < kChunk * kKeyDim / 4; i += threads) {
+    const int r = i / (kKeyDim / 4), c = i % (kKeyDim / 4) * 4;
+    const float4 x = *reinterpret_cast<const float4*>(from + r * stride + c);
+    const float s = scale == nullptr ? 1.0f : -scale[r];
+    to.put(r, c, unit_parts(s * x.x, s * x.y));
+    to.put(r, c + 2, unit_parts(s * x.z, s * x.w));
   }
+}
+
+// 64 rows of kPart values times a power of two, which is returned; `most`: their largest. All threads; barriers inside, none after.
+__device__ __forceinline__ float stage_values(Room& s, const float* from, size_t stride, float& most) {
+  constexpr int each = kChunk * kPart / 4 / kThreads;
+  float4 x[each];
+  float largest = 0.0f;
+#pragma unroll
+  for (int e = 0; e < each; ++e) {
+    const int i = threadIdx.x + e * kThreads;
+    x[e] = *reinterpret_cast<const float4*>(from + i / (kPart / 4) * stride + i % (kPart / 4) * 4);
+    largest = fmaxf(largest, fmaxf(fmaxf(fabsf(x[e].x), fabsf(x[e].y)), fmaxf(fabsf(x[e].z), fabsf(x[e].w))));
+  }
+  largest = warp_max(largest);
+  if (lane_id() == 0) s.most[warp_id()] = largest;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kThreads / 32; ++w) largest = fmaxf(largest, s.most[w]);
+  most = fmaxf(most, largest);
+  const float power = power_below(largest, 9);  // u is at most 64 times larger
+#pragma unroll
+  for (int e = 0; e < each; ++e) {
+    const int i = threadIdx.x + e * kThreads, r = i / (kPart / 4), c = i % (kPart / 4) * 4;
+    matrix(s.values).put(r, c, f16_parts(power * x[e].x, power * x[e].y));
+    matrix(s.values).put(r, c + 2, f16_parts(power * x[e].z, power * x[e].w));
+  }
+  return power;
 }
 
 // Decays, by one warp: two rows a lane.
@@ -58,16 +82,10 @@ __device__ __forceinline__ void decays(Room& s, const float* gates, int heads) {
 
 // acc += 16 rows of queries, from `q` on, times the keys: as add_product, but the rows come from memory.
 __device__ __forceinline__ void add_query_product(float (&acc)[kChunk / 8][4], const float* q, size_t stride, const Matrix& keys, int tiles) {
-  q += static_cast<size_t>(lane_id() / 4) * stride + lane_id() % 4 * 2;
 #pragma unroll 2
   for (int s = 0; s < kKeySteps; ++s) {
     uint32_t hi[4], lo[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float2 x = *reinterpret_cast<const float2*>(q + e % 2 * 8 * stride + 16 * s + e / 2 * 8);
-      const Pair pair = bf16_parts(x.x, x.y);
-      hi[e] = pair.hi, lo[e] = pair.lo;
-    }
+    load_left_parts(hi, lo, q, stride, 16 * s, kUnit);
 #pragma unroll
     for (int n = 0; n < kChunk / 8; n += 2) {
       if (n >= tiles) break;
@@ -91,14 +109,14 @@ __device__ __forceinline__ void squares(Room& s, float* lower, const float* quer
   }
   const auto decayed = [&](float x, int i, int j) {
     const float between = s.log[i] - s.log[j];
-    return x * exp32(between < 0.0f ? between : 0.0f);
+    return (kUnitInverse * kUnitInverse * x) * exp32(between < 0.0f ? between : 0.0f);
   };
 #pragma unroll
   for (int n = 0; n < kChunk / 8; ++n)
     each_pair(acc[n], n, [&](int row, int j, float x, float y) {
       const int i = row0 + row;
       if (reads) {
-        matrix(s.reads).put(i, j, bf16_parts(j <= i ? decayed(x, i, j) : 0.0f, j < i ? decayed(y, i, j + 1) : 0.0f));
+        matrix(s.reads).put(i, j, unit_parts(j <= i ? decayed(x, i, j) : 0.0f, j < i ? decayed(y, i, j + 1) : 0.0f));
       } else {
         lower[i * kFloats + j] = j < i ? s.beta[j] * decayed(x, i, j) : 0.0f;
         lower[i * kFloats + j + 1] = j + 1 < i ? s.beta[j + 1] * decayed(y, i, j + 1) : 0.0f;
@@ -149,20 +167,29 @@ template <int N> __device__ __forceinline__ void invert_below(const float* lower
   }
 }
 
-// Sums of 16 rows as the left side of later products from step `first` on, two tiles a step.
+// acc *= factor.
+template <int N> __device__ __forceinline__ void scale(float (&acc)[N][4], float factor) {
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) acc[n][e] *= factor;
+}
+
+// 16 rows as the left side of later products from step `first` on, two tiles a step.
 template <int N> __device__ __forceinline__ void store_left(const float (&acc)[N][4], const LeftTiles& to, int tile, int first) {
 #pragma unroll
   for (int s = 0; s < N / 2; ++s) {
-    const Pair x[4] = {bf16_parts(acc[2 * s][0], acc[2 * s][1]), bf16_parts(acc[2 * s][2], acc[2 * s][3]),
-                       bf16_parts(acc[2 * s + 1][0], acc[2 * s + 1][1]), bf16_parts(acc[2 * s + 1][2], acc[2 * s + 1][3])};
+    const Pair x[4] = {unit_parts(acc[2 * s][0], acc[2 * s][1]), unit_parts(acc[2 * s][2], acc[2 * s][3]),
+                       unit_parts(acc[2 * s + 1][0], acc[2 * s + 1][1]), unit_parts(acc[2 * s + 1][2], acc[2 * s + 1][3])};
     uint4* place = to.place(tile, first + s);
     place[0] = {x[0].hi, x[1].hi, x[2].hi, x[3].hi}, place[1] = {x[0].lo, x[1].lo, x[2].lo, x[3].lo};
   }
 }
 
-template <int N> __device__ __forceinline__ void put_rows(const float (&acc)[N][4], const Matrix& to, int row0, int column) {
+template <int N> __device__ __forceinline__ void put_rows(const float (&acc)[N][4], const Matrix& to, int row0, int column, float power) {
 #pragma unroll
-  for (int n = 0; n < N; ++n) each_pair(acc[n], n, [&](int row, int c, float x, float y) { to.put(row0 + row, column + c, bf16_parts(x, y)); });
+  for (int n = 0; n < N; ++n)
+    each_pair(acc[n], n, [&](int row, int c, float x, float y) { to.put(row0 + row, column + c, f16_parts(power * x, power * y)); });
 }
 
 struct Inputs {
@@ -178,15 +205,17 @@ struct Inputs {
 
 using Part64 = float[kPartTiles][4];
 
-// Columns `column` .. + 63 of w = -beta T since k, by warps 0 .. 3, and of u = beta T v, by the others.
-__device__ __forceinline__ void corrections(Room& s, Part64& acc, const HeadBlock& to, int column) {
+// Columns `column` .. + 63 of w = -beta T since k, by warps 0 .. 3, and of u = beta T v, by the others; v lies there times `power`.
+__device__ __forceinline__ void corrections(Room& s, Part64& acc, const HeadBlock& to, int column, float power) {
   const int tile = warp_id() % kRowTiles, row0 = 16 * tile;
   if (warp_id() < kRowTiles) {
     if (column >= kKeyDim) return;
     add_product<false, true>(acc, matrix(s.lower), row0, matrix(s.keys), column, tile + 1);
+    scale(acc, kUnitInverse * kUnitInverse);
     store_left(acc, to.w, tile, column / 16);
   } else if (column < kValueDim) {
     add_product<false, true>(acc, matrix(s.lower), row0, matrix(s.values), 0, tile + 1);
+    scale(acc, kUnitInverse * power_inverse(power));
 #pragma unroll
     for (int n = 0; n < kPartTiles; ++n) *to.sums(tile, column / 8 + n) = {acc[n][0], acc[n][1], acc[n][2], acc[n][3]};
   }
@@ -202,17 +231,20 @@ __device__ __forceinline__ void key_reads(Room& s, const Inputs& in, const HeadB
     for (int e = 0; e < 2; ++e) {
       const int row = row0 + lane_id() / 4 + 8 * e;
       const float2 q = *reinterpret_cast<const float2*>(in.query(first + row, key_at) + column + 8 * n + lane_id() % 4 * 2);
-      acc[n][2 * e] = s.since[row] * q.x, acc[n][2 * e + 1] = s.since[row] * q.y;
+      const float since = kUnit * kUnit * s.since[row];
+      acc[n][2 * e] = since * q.x, acc[n][2 * e + 1] = since * q.y;
     }
   add_product<false, true>(acc, matrix(s.reads), row0, matrix(s.keys), column, tile + 1);
+  scale(acc, kUnitInverse * kUnitInverse);
   store_left(acc, to.q, tile, column / 16);
 }
 
 // What u gives the block's rows.
-__device__ __forceinline__ void value_reads(Room& s, const Inputs& in, int first, int value_at) {
+__device__ __forceinline__ void value_reads(Room& s, const Inputs& in, int first, int value_at, float power) {
   const int tile = warp_id() % kRowTiles, row0 = 16 * tile;
   Part64 acc = {};
   add_product<false, true>(acc, matrix(s.reads), row0, matrix(s.values), 0, tile + 1);
+  scale(acc, kUnitInverse * power_inverse(power));
 #pragma unroll
   for (int n = 0; n < kPartTiles; ++n)
     each_pair(acc[n], n, [&](int row, int c, float x, float y) {
@@ -223,21 +255,22 @@ __device__ __forceinline__ void value_reads(Room& s, const Inputs& in, int first
 // All columns, 64 at a time.
 __device__ __forceinline__ void columns(Room& s, const Inputs& in, const HeadBlock& to, int first, int key_at, int value_at) {
   const bool keys = warp_id() < kRowTiles;
+  float most = 0.0f, power = 1.0f;
   for (int column = 0; column < kKeyDim || column < kValueDim; column += kPart) {
     __syncthreads();  // the part before has been read
-    if (column < kValueDim)
-      stage(matrix(s.values), in.value(first, value_at + column), 2 * in.key_width + in.value_width, kPart, nullptr, threadIdx.x, kThreads);
+    if (column < kValueDim) power = stage_values(s, in.value(first, value_at + column), 2 * in.key_width + in.value_width, most);
     __syncthreads();
     Part64 acc = {};
-    corrections(s, acc, to, column);
+    corrections(s, acc, to, column, power);
     __syncthreads();
     const int row0 = warp_id() % kRowTiles * 16;
-    if (keys && column < kKeyDim) put_rows(acc, matrix(s.keys), row0, column);
-    if (!keys && column < kValueDim) put_rows(acc, matrix(s.values), row0, 0);
+    if (keys && column < kKeyDim) put_rows(acc, matrix(s.keys), row0, column, kUnit);
+    if (!keys && column < kValueDim) put_rows(acc, matrix(s.values), row0, 0, power);
     __syncthreads();
     if (keys && column < kKeyDim) key_reads(s, in, to, first, key_at, column);
-    if (!keys && column < kValueDim) value_reads(s, in, first, value_at + column);
+    if (!keys && column < kValueDim) value_reads(s, in, first, value_at + column, power);
   }
+  if (threadIdx.x == 0) to.left[kChunk + 1] = kChunk * most;
 }
 
 }  // namespace
@@ -258,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) delta_prepare(const int* li
   float *lower = reinterpret_cast<float*>(s.lower[0]), *inverse = reinterpret_cast<float*>(s.values[0]);
   const float* key = in.query(first, in.key_width + key_at);
   const size_t stride = 2 * static_cast<size_t>(in.key_width);
-  stage(matrix(s.keys), key, stride, kKeyDim, nullptr, threadIdx.x, kThreads);
+  stage_keys(matrix(s.keys), key, stride, nullptr, threadIdx.x, kThreads);
   if (warp_id() == 0) decays(s, gates + static_cast<size_t>(first) * 2 * heads + h, heads);
   __syncthreads();
   squares(s, lower, in.query(first, key_at), stride);
@@ -273,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) delta_prepare(const int* li
   if (threadIdx.x < kChunk) {
     invert_diagonal(lower, inverse);
   } else {
-    stage(matrix(s.keys), key, stride, kKeyDim, s.since, threadIdx.x - kChunk, kThreads - kChunk);
+    stage_keys(matrix(s.keys), key, stride, s.since, threadIdx.x - kChunk, kThreads - kChunk);
   }
   if (threadIdx.x < kChunk) to.left[threadIdx.x] = s.left[threadIdx.x];
   if (threadIdx.x == 0) to.left[kChunk] = s.since[kChunk - 1];
@@ -283,7 +316,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) delta_prepare(const int* li
   for (int i = threadIdx.x; i < kChunk * kChunk / 2; i += kThreads) {
     const int r = i / (kChunk / 2), c = i % (kChunk / 2) * 2;
     const float *from = inverse + r * kFloats + c, b = s.beta[r];
-    matrix(s.lower).put(r, c, bf16_parts(c <= r ? b * from[0] : 0.0f, c < r ? b * from[1] : 0.0f));
+    matrix(s.lower).put(r, c, unit_parts(c <= r ? b * from[0] : 0.0f, c < r ? b * from[1] : 0.0f));
   }
   columns(s, in, to, first, key_at, h * kValueDim);
 }

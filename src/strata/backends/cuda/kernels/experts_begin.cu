@@ -45,6 +45,12 @@ __global__ void __launch_bounds__(kTileThreads) begin_experts(const ExpertTier* 
       state->counts[kVoidSteps] += state->fault != 0, state->counts[kWaitsExpired] += (state->fault & kWaitExpired) != 0;
       state->epoch = epoch, state->fault = 0;
       state->settings = *t.settings;
+      const uint64_t now = global_timer(), took = now - state->begun;
+      state->begun = now;
+      if (trial_step(state->trials[0], 0, epoch, took) && state->settings.share < 0.0f) state->settings.copy_all = 1;
+      const bool alone = trial_step(state->trials[1], 1, epoch, took);
+      state->counts[kLookaheadHeld] += alone && state->settings.ahead != 0;
+      if (alone) state->settings.ahead = 0;
       state->busy = tiers::load_acquire(&t.box.head->served) != state->posts;
       state->counts[tiers::kSteps] += 1;
       *const_cast<volatile uint32_t*>(&t.changes->epoch) = epoch;

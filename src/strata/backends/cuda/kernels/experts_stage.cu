@@ -3,7 +3,8 @@
 // step), STRATA_CHOOSE (1: the router's choice is made here from its logits, as experts_step.cu makes it; 0: the pairs come
 // sorted by expert), STRATA_RENORMALISE.
 //
-// Every thread block finds out the same and copies its share of tiles; the first one also writes down what was found.
+// Every thread block finds out the same and copies its share of tiles; the first one also writes down what was found, the last
+// one tells it to the host.
 #include "expert_copy.cuh"
 #include "expert_late.cuh"
 #include "topk.cuh"
@@ -160,7 +161,7 @@ __device__ __forceinline__ void write_tables(const Uses& u, const ExpertTier& t,
   }
 }
 
-// The first thread block comes last: it has other things to do.
+// The first and the last thread block come last: they have other things to do.
 __device__ __forceinline__ int copy_order() {
   const int blocks = static_cast<int>(gridDim.x);
   return (static_cast<int>(blockIdx.x) + blocks - 1) % blocks;
@@ -263,7 +264,7 @@ __device__ __forceinline__ void tell(const Uses& u, const ExpertTier& t, int lay
     state.counts[c] += n;
     reinterpret_cast<volatile uint64_t*>(t.counts)[c] = state.counts[c];
   };
-  add(tiers::kSteps, 0), add(kVoidSteps, 0), add(kWaitsExpired, 0);
+  add(tiers::kSteps, 0), add(kVoidSteps, 0), add(kWaitsExpired, 0), add(kLookaheadHeld, 0);
   add(kRoutedPairs, pairs), add(kComputedPairs, pairs - far_pairs), add(kDistinct, u.num_used);
   add(kHits, hits), add(kHitBytes, hits * bytes), add(kStagedHits, ring), add(kPrefetchUsed, guessed), add(kCopies, copies), add(kCopyBytes, copies * bytes);
   *const_cast<volatile uint32_t*>(&t.changes->applied) = state.taken;
@@ -291,14 +292,14 @@ __global__ void __launch_bounds__(kThreads) stage_experts(const int* live, const
   look_up(u, t, layer, before, t.state->epoch, faults);
   split(u, *t.state, bytes);
   if (blockIdx.x == 0) {
-    write_tables(u, t, layer, before);
     post(u, t, s, Rows{q, d, sums, x, hidden}, layer);
-    tell(u, t, layer, s.rows, static_cast<uint64_t>(bytes.gate) + bytes.up + bytes.down);
+    write_tables(u, t, layer, before);
     if (threadIdx.x == 0) {
       const uint64_t after = before + static_cast<uint64_t>(u.num_copied);
       t.state->copies = t.state->copies_at[2 * layer + 1] = t.state->copies_at[2 * layer + 2] = after;
     }
   }
+  if (blockIdx.x == gridDim.x - 1) tell(u, t, layer, s.rows, static_cast<uint64_t>(bytes.gate) + bytes.up + bytes.down);
   const auto place = [&](int i, int p) {
     return t.ring + (before + static_cast<uint64_t>(i)) % t.places * t.place_bytes + t.offsets[layer * 4 + p];
   };

@@ -61,14 +61,16 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   GatePlane::template fill<1>(table);
   if (STRATA_TYPE != STRATA_UP) UpPlane::template fill<1>(up_table);
   ask_ahead(ahead, ahead_bytes);
+  dependency_settled();  // the sublayer's rows; the logits are the last launch's
+  const int step_row = blockIdx.z;
+  if (step_row >= *live) return dependency_wait();
+  logits += step_row * STRATA_EXPERTS;
+  q += static_cast<size_t>(step_row) * kHidden, d += step_row * (kHidden / 32), sums += step_row * (kHidden / 16);
+  stage_rows<1, kSegs>(a, q, d, sums, kHidden, 1);
   trace(1);
   dependency_wait();
   trace(2);
   dependency_launch();
-  const int step_row = blockIdx.z;
-  if (step_row >= *live) return;
-  logits += step_row * STRATA_EXPERTS;
-  q += static_cast<size_t>(step_row) * kHidden, d += step_row * (kHidden / 32), sums += step_row * (kHidden / 16);
   const int rank = blockIdx.y, first = blockIdx.x * 32 + warp_id() * (32 / kSegs);
   [[maybe_unused]] const int row = first + lane_id() / kSegs;
   if (warp_id() == 0) {
@@ -76,7 +78,6 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
     if (!ranked_experts<STRATA_EXPERTS>(logits, STRATA_EXPERTS, kTop, room_of_choice, mine, more)) report(faults, kFaultNonFinite);
     if (lane_id() == rank) chosen = mine;
   }
-  stage_rows<1, kSegs>(a, q, d, sums, kHidden, 1);
   trace(3);
   __syncthreads();
   trace(4);
@@ -196,11 +197,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   if (plane == kTop) shared_chain.load_first();
 #endif
   ask_ahead(ahead, ahead_bytes);
-  trace(1);
-  dependency_wait();
-  trace(2);
-  dependency_launch();
-  if (!alive) return copies_wait();
+  if (!alive) return dependency_wait(), copies_wait();
   constexpr int kWriterUnits = kFeatures;
   StreamWriter<STRATA_STREAMS, kWriterUnits> writer(residual, inject, out, kHidden);
   if (plane == 0) writer.load(step_row, 1, first, kFeatures);
@@ -216,6 +213,10 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   }
   __syncthreads();
 #endif
+  trace(1);
+  dependency_wait();
+  trace(2);
+  dependency_launch();
   // A warp stages the row that it alone reads.
   const StagedRows mine = rows_at(plane);
   const int8_t* q = plane < kTop ? inner + static_cast<size_t>(plane) * kInner : shared_q;

@@ -22,7 +22,7 @@ __global__ void head_norm_rope(const int* live, const int* positions, const floa
   const Rotary r{table, axes, rotary / 2, max_positions};
   const int* at = positions + u / heads * 3;
   if (!r.valid(at)) return report(faults, kFaultRange);
-  norm_rotate(x + static_cast<size_t>(u) * stride, weight, head_dim, eps, r, at, out + static_cast<size_t>(u) * head_dim);
+  norm_rotate(x + static_cast<size_t>(u) * stride, weight, head_dim, eps, r, at, Angle(r, at, lane_id()), out + static_cast<size_t>(u) * head_dim);
 }
 
 // Groups turned (ops/hadamard.py); a warp up to 64 values.

@@ -46,7 +46,7 @@ struct IndexKeys {
     }
     __syncwarp();
     const size_t block = static_cast<size_t>(page) * (kPageCells / ratio) + position % kPageCells / ratio;
-    norm_rotate(mean, weight, dim, eps, rotary, place, pooled + block * dim);
+    norm_rotate(mean, weight, dim, eps, rotary, place, Angle(rotary, place, lane_id()), pooled + block * dim);
   }
 };
 

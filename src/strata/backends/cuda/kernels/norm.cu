@@ -7,28 +7,6 @@ using namespace strata;
 
 namespace {
 
-// Lane dot of the row with itself, by one warp; the next values are on their way while a batch is added.
-__device__ __forceinline__ float square_sum(const float* row, int width) {
-  constexpr int batch = 16;
-  float x = 0.0f, next[batch];
-  const int whole = width / (32 * batch) * (32 * batch);
-  row += lane_id();
-  if (whole > 0)
-#pragma unroll
-    for (int j = 0; j < batch; ++j) next[j] = row[32 * j];
-#pragma unroll 1
-  for (int i = 0; i < whole; i += 32 * batch) {
-    float v[batch];
-#pragma unroll
-    for (int j = 0; j < batch; ++j) v[j] = next[j];
-    if (i + 32 * batch < whole)
-#pragma unroll
-      for (int j = 0; j < batch; ++j) next[j] = row[i + 32 * (batch + j)];
-#pragma unroll
-    for (int j = 0; j < batch; ++j) x = fma32(v[j], v[j], x);
-  }
-  for (int i = whole; i + lane_id() < width; i += 32) x = fma32(row[i], row[i], x);
-  return warp_tree_sum(x);
 }
 
 }  // namespace

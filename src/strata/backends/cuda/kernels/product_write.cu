@@ -34,20 +34,21 @@ extern "C" __global__ void __launch_bounds__(STRATA_THREADS) product_write(const
   chain.load_first();
 #endif
   Packed<T>::template fill<1>(table);
+  const int row0 = blockIdx.y * M;
+  dependency_settled();  // the streams
+  const int rows = min(*live - row0, M);
+  StreamWriter<STRATA_STREAMS, M * per_warp> writer(residual, inject, out, n);
+  if (rows > 0) writer.load(row0, rows, first, per_warp);
   trace(1);
   dependency_wait();
   trace(2);
   dependency_launch();
-  const int row0 = blockIdx.y * M;
 #if STRATA_STAGED
   if constexpr (M == 1)  // which does not wait for the number of rows
     stage_one<segs, STRATA_LENGTH>(a, q + static_cast<size_t>(row0) * k, d + static_cast<size_t>(row0) * a.blocks,
                                    sums + static_cast<size_t>(row0) * 2 * a.blocks);
 #endif
-  const int rows = min(*live - row0, M);
   if (rows <= 0) return copies_wait();
-  StreamWriter<STRATA_STREAMS, M * per_warp> writer(residual, inject, out, n);
-  writer.load(row0, rows, first, per_warp);
   if (M > 1 || !STRATA_STAGED)
     stage_rows<M, segs>(a, q + static_cast<size_t>(row0) * k, d + static_cast<size_t>(row0) * a.blocks,
                       sums + static_cast<size_t>(row0) * 2 * a.blocks, k, rows);

@@ -171,24 +171,19 @@ template <int Left> __device__ __forceinline__ void copies_wait_for_groups() {
 // ---- 16-bit floats on tensor cores: 16 rows x 8 columns, 16 deep, d += a * b with float32 sums ----------------------
 
 // Two floats, rounded to nearest even, in a word: x below.
-__device__ __forceinline__ uint32_t pack_bf16(float x, float y) {
+__device__ __forceinline__ uint32_t pack_f16(float x, float y) {
 #if __CUDA_ARCH__ >= 800
   uint32_t word;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
   return word;
 #else
-  const auto round = [](float v) { return (float_bits(v) + 0x7fffu + (float_bits(v) >> 16 & 1u)) >> 16; };
-  return round(x) | round(y) << 16;
-#endif
-}
-__device__ __forceinline__ uint32_t pack_f16(float x, float y) {
   uint16_t a, b;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(a) : "f"(x));
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(y));
   return a | static_cast<uint32_t>(b) << 16;
+#endif
 }
 
-// From sm_80 on.
 __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -197,7 +192,6 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], 
   asm volatile("trap;");
 #endif
 }
-
 __device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -217,11 +211,10 @@ __device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], const voi
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
 }
 
-// Four int8 codes (code + 128 in a byte) to two words of two halves each, times a scale held twice in a word: each product rounds once.
-__device__ __forceinline__ void scaled_halves(uint32_t codes, uint32_t scale, uint32_t& low, uint32_t& high) {
+// Four int8 codes (code + 128 in a byte) to two words of two halves each, exactly.
+__device__ __forceinline__ void code_halves(uint32_t codes, uint32_t& low, uint32_t& high) {
   low = __byte_perm(codes, 0x64646464u, 0x4140), high = __byte_perm(codes, 0x64646464u, 0x4342);  // 1024 + code + 128
-  asm("{sub.rn.f16x2 %0, %0, %2; mul.rn.f16x2 %0, %0, %3; sub.rn.f16x2 %1, %1, %2; mul.rn.f16x2 %1, %1, %3;}"
-      : "+r"(low), "+r"(high) : "r"(0x64806480u), "r"(scale));
+  asm("{sub.rn.f16x2 %0, %0, %2; sub.rn.f16x2 %1, %1, %2;}" : "+r"(low), "+r"(high) : "r"(0x64806480u));
 }
 
 }  // namespace strata

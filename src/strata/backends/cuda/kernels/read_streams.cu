@@ -207,12 +207,14 @@ __global__ void __launch_bounds__(128 * C) streams_mix(const int* live, const fl
   for (int i = 0; i < kSteps; ++i) w[i].load(from + static_cast<size_t>(32 * i) * Layout<STRATA_TYPE>::bytes);
   const float weight = norm[c * kWidth + feature];
   ask_ahead(ahead, ahead_bytes);
+  dependency_settled();  // the streams; their scales and `low` are the last launch's
+  const int row = blockIdx.y, rows = *live;
+  const float before = residual[(static_cast<size_t>(row) * C + c) * kWidth + feature];
   trace(1);
   dependency_wait();
   trace(2);
   dependency_launch();
-  const int row = blockIdx.y, rows = *live;
-  const float before = residual[(static_cast<size_t>(row) * C + c) * kWidth + feature], scale = scales[row * C + c];
+  const float scale = scales[row * C + c];
   for (int i = threadIdx.x; i < kRank; i += 128 * C) x[i] = low[row * kRank + i];
   if (row >= rows) return;
   __syncthreads();

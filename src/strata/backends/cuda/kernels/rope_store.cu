@@ -25,10 +25,26 @@ struct Rope {
   }
 };
 
+// A head's values, which are on their way while positions and pages are read; of wide heads the first.
+struct Held {
+  static constexpr int kHeld = 8;
+  float at[kHeld];
+  __device__ __forceinline__ void load(const float* from, int dim) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i)
+      if (lane_id() + 32 * i < dim) at[i] = from[lane_id() + 32 * i];
+  }
+  __device__ __forceinline__ void store(const float* from, int dim, float* x) const {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i)
+      if (lane_id() + 32 * i < dim) x[lane_id() + 32 * i] = at[i];
+    for (int i = lane_id() + 32 * kHeld; i < dim; i += 32) x[i] = from[i];
+  }
+};
+
 // A head to shared memory, normed where it has a weight.
-__device__ __forceinline__ void take(const float* from, const float* weight, int dim, float eps, float* x) {
-#pragma unroll 8
-  for (int i = lane_id(); i < dim; i += 32) x[i] = from[i];
+__device__ __forceinline__ void take(const Held& held, const float* from, const float* weight, int dim, float eps, float* x) {
+  held.store(from, dim, x);
   __syncwarp();
   if (weight == nullptr) return;
   const float inverse = div32(1.0f, sqrt32(div32(warp_dot(x, x, dim), static_cast<float>(dim)) + eps));
@@ -43,32 +59,34 @@ extern "C" __global__ void rope_store(const int* live, const int* positions, con
                                       const float* k_weight, float* q_out, float* k_out, void* k_pool, void* v_pool,
                                       unsigned short* k_scales, unsigned short* v_scales, uint32_t* faults, int heads, int kv_heads,
                                       int dim, int rotary, int style, int max_positions, int pages_per_seq, int k_type, int v_type,
-                                      int num_pages, float q_eps, float k_eps) {
+                                      int num_pages, int rows, float q_eps, float k_eps) {
   STRATA_DYNAMIC_SHARED(shared);
   float* x = reinterpret_cast<float*>(shared) + warp_id() * dim;
   dependency_launch();
   dependency_wait();
-  const int each = heads + 2 * kv_heads, unit = blockIdx.x * (blockDim.x / 32) + warp_id(), row = unit / each;
-  if (row >= *live) return;
-  const int part = unit % each, position = positions[row], sequence = sequences[row];
+  const int each = heads + 2 * kv_heads, unit = blockIdx.x * (blockDim.x / 32) + warp_id(), row = min(unit / each, rows - 1);
+  const int part = unit % each, position = positions[row], sequence = sequences[row];  // with the values: one wait
+  const bool query = part < heads, value = part >= heads + kv_heads;
+  const int head = query ? part : part - heads - (value ? kv_heads : 0);
+  const size_t at = (static_cast<size_t>(row) * (query ? heads : kv_heads) + head) * dim;
+  const float* from = (query ? q : value ? v : k) + at;
+  Held held;
+  held.load(from, dim);
+  if (unit / each >= *live) return;
   const Rope rope = {table, rotary, style, max_positions};
   if (position < 0 || position >= max_positions) {
     report(faults, kFaultRange);
     return;
   }
-  if (part < heads) {
-    const size_t at = (static_cast<size_t>(row) * heads + part) * dim;
-    take(q + at, q_weight, dim, q_eps, x);
+  if (query) {
+    take(held, from, q_weight, dim, q_eps, x);
     rope.turn(x, position);
     if (k_type == kKvNibbles) turn_groups(x, dim, kv_group(dim), turn_factor(kv_group(dim)), x);
     for (int i = lane_id(); i < dim; i += 32) q_out[at + i] = x[i];
     return;
   }
-  const bool value = part >= heads + kv_heads;
-  const int head = part - heads - (value ? kv_heads : 0);
-  const size_t at = (static_cast<size_t>(row) * kv_heads + head) * dim;
   const int page = page_id(page_table, pages_per_seq, num_pages, sequence, position / kPageCells);
-  take((value ? v : k) + at, value ? nullptr : k_weight, dim, k_eps, x);
+  take(held, from, value ? nullptr : k_weight, dim, k_eps, x);
   if (!value) {
     rope.turn(x, position);
     for (int i = lane_id(); k_out != nullptr && i < dim; i += 32) k_out[at + i] = x[i];

@@ -58,10 +58,19 @@ __device__ __forceinline__ float warp_norm_inverse(const float* x, int width, fl
   return div32(1.0f, sqrt32(div32(warp_dot(x, x, width), static_cast<float>(width)) + eps));
 }
 
+// Cosine and sine of this lane's pair at a row's positions; may come before the values.
+struct Angle {
+  float2 at;
+  __device__ __forceinline__ Angle(const Rotary& rotary, const int* positions, int pair) {
+    if (pair < rotary.pairs)
+      at = *(reinterpret_cast<const float2*>(rotary.table) + static_cast<size_t>(positions[rotary.axes[pair]]) * rotary.pairs + pair);
+  }
+};
+
 // One warp: RMS norm of x, then rotation of its first 2 * pairs values: pair i is (i, i + pairs). Up to 256 values are all on their way
-// together.
+// together; `first`: of pair lane_id().
 __device__ __forceinline__ void norm_rotate(const float* x, const float* weight, int dim, float eps, const Rotary& rotary,
-                                            const int* positions, float* out) {
+                                            const int* positions, const Angle& first, float* out) {
   constexpr int held = 8;
   float value[held], scale[held];
 #pragma unroll
@@ -80,11 +89,11 @@ __device__ __forceinline__ void norm_rotate(const float* x, const float* weight,
     if (i >= 2 * rotary.pairs) {
       out[i] = normed;
     } else if (i < rotary.pairs) {
-      const float* angle = rotary.table + (static_cast<size_t>(positions[rotary.axes[i]]) * rotary.pairs + i) * 2;
+      const float2 angle = i < 32 ? first.at : Angle(rotary, positions, i).at;
       const int j = i + rotary.pairs;
       const float other = (x[j] * inverse) * weight[j];
-      out[i] = fma32(normed, angle[0], -(other * angle[1]));
-      out[j] = fma32(other, angle[0], normed * angle[1]);
+      out[i] = fma32(normed, angle.x, -(other * angle.y));
+      out[j] = fma32(other, angle.x, normed * angle.y);
     }
   };
 #pragma unroll

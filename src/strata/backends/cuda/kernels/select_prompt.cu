@@ -30,27 +30,16 @@ __device__ __forceinline__ void stage_keys(const Matrix& to, const float* pooled
 // acc[n] = 16 rows of q, whose head begins at `q`, times 8 keys each.
 template <int N>
 __device__ __forceinline__ void head_scores(float (&acc)[N][4], const float* q, size_t stride, const Matrix& keys, int column) {
-  q += static_cast<size_t>(lane_id() / 4) * stride + lane_id() % 4 * 2;
 #pragma unroll 2
   for (int s = 0; s < kSteps; ++s) {
     uint32_t hi[4], lo[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float2 x = *reinterpret_cast<const float2*>(q + e % 2 * 8 * stride + 16 * s + e / 2 * 8);
-      const Pair pair = f16_parts(x.x, x.y);
-      hi[e] = pair.hi, lo[e] = pair.lo;
-    }
+    load_left_parts(hi, lo, q, stride, 16 * s);
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
       uint32_t b_hi[4], b_lo[4];
       load_right<false>(b_hi, keys.at, keys.stride, column + 8 * n, 16 * s);
       load_right<false>(b_lo, keys.at + keys.apart, keys.stride, column + 8 * n, 16 * s);
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        mma_f16(acc[n + e], lo, b_hi[2 * e], b_hi[2 * e + 1]);
-        mma_f16(acc[n + e], hi, b_lo[2 * e], b_lo[2 * e + 1]);
-        mma_f16(acc[n + e], hi, b_hi[2 * e], b_hi[2 * e + 1]);
-      }
+      add_parts(acc, n, hi, lo, b_hi, b_lo);
     }
   }
 }
@@ -135,13 +124,13 @@ __global__ void __launch_bounds__(kSelectThreads) prompt_select(const int* live,
   }
   scores += static_cast<size_t>(blockIdx.x) * stride;
   const float largest = bits_float(most[blockIdx.x]);
-  const float scale = largest > 0.0f ? div32(static_cast<float>(kBins - 1), largest) : 0.0f;
+  const float scale = largest > 1e-30f ? div32(static_cast<float>(kBins - 1), largest) : 0.0f;
   const auto bin_of = [&](float x) { return min(kBins - 1, static_cast<int>(x * scale)); };  // never falls where x rises
   for (int i = threadIdx.x; i < kBins; i += kSelectThreads) counts[i] = i == 0 ? blocks : 0;
   if (threadIdx.x == 0) listed = 0;
   __syncthreads();
   if (threadIdx.x == 0) most[blockIdx.x] = 0;
-  if (!(finite32(largest) && finite32(scale))) return report(faults, kFaultNonFinite);
+  if (!finite32(largest)) return report(faults, kFaultNonFinite);
 #pragma unroll 8
   for (int i = threadIdx.x; i < blocks; i += kSelectThreads) {
     const int bin = bin_of(__ldcg(scores + i));

@@ -82,43 +82,61 @@ extern "C" __global__ void __launch_bounds__(256, 2) sparse_attention(
   STRATA_DYNAMIC_SHARED(shared);
   __shared__ bool last_block;
   auto& s = *reinterpret_cast<Work::Room*>(shared);
+  trace(0);
   ask_ahead(ahead, ahead_bytes);
+#if STRATA_GATED
+  dependency_settled();  // the step's inputs and, but for the selection, all that the launch before the last one wrote
+#else
   dependency_wait();
   dependency_launch();
-  const int row = row0 + blockIdx.z;
-  if (row >= *live) return;
-  const int position = positions[row], sequence = sequences[row];
+#endif
+  const int row = row0 + blockIdx.z, rows = *live, position = positions[row], sequence = sequences[row];  // one wait for three
+  if (row >= rows) return dependency_wait();
   if (position < 0) {
+    dependency_wait();
     if (threadIdx.x == 0) report(faults, kFaultRange);
     return;
   }
   const Cells cells(selected + static_cast<size_t>(row) * budget, position, budget, ratio);
   const int splits = (cells.total + kAttentionSplit - 1) / kAttentionSplit, split = blockIdx.x, own = threadIdx.x;
-  if (split >= splits) return;
+  if (split >= splits) return dependency_wait();
   const int group = heads / kv_heads, parts = (group + H - 1) / H;
   const int kv_head = blockIdx.y / parts, head = kv_head * group + blockIdx.y % parts * H;
   const int count = min(H, (kv_head + 1) * group - head), end = min(cells.total - split * kAttentionSplit, kAttentionSplit);
   const SplitResults<D> r(results + static_cast<size_t>(blockIdx.z) * heads * max_splits * (D + 2), heads, max_splits);
   const Output output = {out, q_and_gate, out_q, out_d, out_sums, faults};
   const size_t at = (static_cast<size_t>(row) * heads + head) * D;
+  for (int i = threadIdx.x; i < H * D; i += kSplitThreads) (&s.query[0][0])[i] = i < count * D ? q[at + i] : 0.0f;
+#if STRATA_GATED
+  if (!cells.all) dependency_wait(), dependency_launch();
+#endif
   const int cell = own < end ? cells.at(split * kAttentionSplit + own) : 0;
   const int page = cell < 0 ? -1 : page_id(page_table, pages_per_seq, num_pages, sequence, cell / kPageCells);
   s.cell[own] = (max(page, 0) * kv_heads + kv_head) * kPageCells + cell % kPageCells;
+#if STRATA_GATED
+  if (cells.all) dependency_wait(), dependency_launch();
+#endif
   const KvSlots slots = {k_slots, v_slots, k_slot_scales, v_slot_scales, slot_table, ratio};
   const int slot = STRATA_SLOTS && page >= 0 ? slots.of(page, cell % kPageCells) : -1;
   if (slot >= 0) s.cell[own] = ~((slot * kv_heads + kv_head) * ratio + cell % ratio);
-  for (int i = threadIdx.x; i < H * D; i += kSplitThreads) (&s.query[0][0])[i] = i < count * D ? q[at + i] : 0.0f;
+  trace(2);
   float* values = &s.query[0][0];
   if (__syncthreads_or(page < 0)) {
     if (threadIdx.x == 0) report(faults, kFaultRange);
   } else {
     Work work = {s, k_pool, v_pool, k_scales, v_scales, 0, end, slots};
+    trace(3);
     work.scores(scale);
+    trace(4);
     work.load_values();
     work.softmax(count);
+    trace(5);
     if (splits == 1) {
       work.value_sums(count, [&](int h, int d, float o) { values[h * D + d] = div32(fma32(o, 1.0f, 0.0f), fma32(s.sum[h], 1.0f, 0.0f)); });
-      return output.put(values, count, at);
+      trace(6);
+      output.put(values, count, at);
+      trace(7);
+      return;
     }
     work.value_sums(count, [&](int h, int d, float o) { r.value[r.index(head + h, split) * D + d] = o; });
     if (own < count) r.top[r.index(head + own, split)] = s.top[own], r.sum[r.index(head + own, split)] = s.sum[own];

@@ -11,8 +11,8 @@ using namespace strata;
 namespace {
 
 constexpr int D = STRATA_DIM, Q = STRATA_QUERIES, kGroup = STRATA_GROUP, kRatio = STRATA_RATIO, kThreads = 128, kWarps = kThreads / 32;
-constexpr int kStride = D + 8, kWeightRow = kTileCells + 8, kOwn = D / kWarps / 8;  // tiles of values, a warp's
-constexpr int T = (Q * kGroup + 15) / 16, kRows = 16 * T, kTileBlocks = kTileCells / kRatio;
+constexpr int kStride = D + 8, kWeightRow = kTileCells + 4, kOwn = D / kWarps / 8;  // tiles of values, a warp's
+constexpr int T = (Q * kGroup + 15) / 16, kRows = 16 * T, kQueryRows = Q * kGroup, kTileBlocks = kTileCells / kRatio;
 constexpr int kRange = 16384, kWords = kRange / 32;  // blocks that are listed at a time
 constexpr uint32_t kBlockMask = 0x0fffffffu;         // of an entry; above it a bit for each row that selected the block
 using Tile = CellTile<STRATA_KV, D, kThreads>;
@@ -22,7 +22,8 @@ struct Room {
     alignas(16) uint16_t keys[kTileCells * kStride];
     uint32_t selected[Q][kWords];  // bits of blocks, while they are listed
   };
-  alignas(16) uint16_t values[kTileCells * kStride], query[kRows * kStride], weights[kRows * kWeightRow];
+  alignas(16) uint16_t values[kTileCells * kStride], query[2][kQueryRows * kStride];
+  alignas(16) float weights[kRows * kWeightRow], key_scale[Tile::kGroups * kTileCells], value_scale[Tile::kGroups * kTileCells];
   int base[2][kTileBlocks];  // first cell of a tile's blocks, counted over the pool
   float most[kWarps][kRows], sum[kWarps][kRows];
   alignas(16) int sums[kWarps];
@@ -107,29 +108,26 @@ __device__ __forceinline__ int list_blocks(Room& s, const Rows& rows) {
   return count;
 }
 
-// Row r of a product is head r % group of row r / group; those past the last are zero.
+// Row r of a product is head r % group of row r / group.
 __device__ __forceinline__ void stage_queries(Room& s, const float* q, size_t stride) {
-  for (int i = threadIdx.x; i < kRows * D / 4; i += kThreads) {
+  const Matrix to{s.query[0], kStride, kQueryRows * kStride};
+  for (int i = threadIdx.x; i < kQueryRows * D / 4; i += kThreads) {
     const int r = i / (D / 4), c = i % (D / 4) * 4;
-    float4 x = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (r < Q * kGroup) x = *reinterpret_cast<const float4*>(q + r / kGroup * stride + r % kGroup * D + c);
-    *reinterpret_cast<uint2*>(s.query + r * kStride + c) = {pack_f16(x.x, x.y), pack_f16(x.z, x.w)};
+    const float4 x = *reinterpret_cast<const float4*>(q + r / kGroup * stride + r % kGroup * D + c);
+    to.put(r, c, f16_parts(x.x, x.y));
+    to.put(r, c + 2, f16_parts(x.z, x.w));
   }
 }
 
-// Scores of a warp's 16 cells; minus infinity where a row does not see a cell.
+// Scores of a warp's 16 cells; minus infinity where a row does not see a cell. Rows past the last are the last, and see nothing.
 __device__ __forceinline__ void scores_of(const Room& s, float (&acc)[T][2][4], int first, int position, float scale) {
-#pragma unroll 4
-  for (int k = 0; k < D; k += 16) {
-    uint32_t key[4];
-    load_right<false>(key, s.keys, kStride, 16 * warp_id(), k);
 #pragma unroll
-    for (int m = 0; m < T; ++m) {
-      uint32_t query[4];
-      load_left<false>(query, s.query, kStride, 16 * m, k);
-      mma_f16(acc[m][0], query, key[0], key[1]);
-      mma_f16(acc[m][1], query, key[2], key[3]);
-    }
+  for (int m = 0; m < T; ++m) {
+    const int row = min(16 * m + lane_id() % 16, kQueryRows - 1) - lane_id() % 16;
+    query_scores<STRATA_KV, D>(acc[m], s.keys, s.key_scale, 16 * warp_id(), [&](int k, uint32_t(&hi)[4], uint32_t(&lo)[4]) {
+      load_left<false>(hi, s.query[0], kStride, row, k);
+      load_left<false>(lo, s.query[1], kStride, row, k);
+    });
   }
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
@@ -169,7 +167,7 @@ __device__ __forceinline__ void weigh(Room& s, RunningSoftmax (&soft)[T], float 
 #pragma unroll
     for (int n = 0; n < 2; ++n)
       each_pair(scores[m][n], n, [&](int r, int c, float x, float y) {
-        *reinterpret_cast<uint32_t*>(s.weights + (16 * m + r) * kWeightRow + 16 * warp_id() + c) = pack_f16(x, y);
+        *reinterpret_cast<float2*>(s.weights + (16 * m + r) * kWeightRow + 16 * warp_id() + c) = {x, y};
       });
   }
 }
@@ -181,20 +179,29 @@ __device__ __forceinline__ void add_values(const Room& s, float (&acc)[T][kOwn][
     for (int n = 0; n < kOwn; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) acc[m][n][e] *= factor[m][e / 2];
+  const float* scale = s.value_scale + (Tile::kGroups > 1 ? 8 * kOwn * warp_id() / kKvGroup : 0) * kTileCells;
 #pragma unroll
   for (int k = 0; k < kTileCells; k += 16) {
-    uint32_t weight[T][4];
+    const int c = k + lane_id() % 4 * 2;
+    uint32_t hi[T][4], lo[T][4];
 #pragma unroll
-    for (int m = 0; m < T; ++m) load_left<false>(weight[m], s.weights, kWeightRow, 16 * m, k);
+    for (int m = 0; m < T; ++m) {
+      const float* row = s.weights + (16 * m + lane_id() / 4) * kWeightRow + c;
+      const float2 x[4] = {*reinterpret_cast<const float2*>(row), *reinterpret_cast<const float2*>(row + 8 * kWeightRow),
+                           *reinterpret_cast<const float2*>(row + 8), *reinterpret_cast<const float2*>(row + 8 * kWeightRow + 8)};
+      weight_parts<STRATA_KV>(hi[m], lo[m], {x[0].x, x[0].y, x[1].x, x[1].y}, {x[2].x, x[2].y, x[3].x, x[3].y}, scale, c);
+    }
 #pragma unroll
     for (int n = 0; n < kOwn; n += 2) {
       uint32_t value[4];
       load_right<true>(value, s.values, kStride, 8 * (kOwn * warp_id() + n), k);
 #pragma unroll
-      for (int m = 0; m < T; ++m) {
-        mma_f16(acc[m][n], weight[m], value[0], value[1]);
-        mma_f16(acc[m][n + 1], weight[m], value[2], value[3]);
-      }
+      for (int m = 0; m < T; ++m)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          mma_f16(acc[m][n + e], lo[m], value[2 * e], value[2 * e + 1]);
+          mma_f16(acc[m][n + e], hi[m], value[2 * e], value[2 * e + 1]);
+        }
     }
   }
 }
@@ -259,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) sparse_prompt(
   RunningSoftmax soft[T];
   float acc[T][kOwn][4] = {};
   for (int t = 0; t < tiles; ++t) {
-    keys.template land<0>(s.keys);
+    keys.template land<0>(s.keys, s.key_scale);
     __syncthreads();  // keys are there, values are free
     values.fetch(s.values, v_pool, v_scales, place(t));
     if (t + 1 < tiles) find(t + 1);
@@ -268,9 +275,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) sparse_prompt(
     weigh(s, soft, scores, factor);  // its barrier: keys are free
     if (t + 1 < tiles) {
       keys.fetch(s.keys, k_pool, k_scales, place(t + 1));
-      values.template land<1>(s.values);
+      values.template land<1>(s.values, s.value_scale);
     } else {
-      values.template land<0>(s.values);
+      values.template land<0>(s.values, s.value_scale);
     }
     __syncthreads();  // weights and values are there
     add_values(s, acc, factor);

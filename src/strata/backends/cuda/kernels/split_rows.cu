@@ -22,13 +22,14 @@ __device__ __forceinline__ void split(float x, uint32_t& high, uint32_t& low) {
 
 }  // namespace
 
-// A thread block a row. scales (f16 only): what the row's products are multiplied by. `live` null: all of `count` rows.
+// A thread block a row. scales (f16 only): what the row's products are multiplied by. Rows there are: *live - count, or count where `live`
+// is null.
 extern "C" __global__ void __launch_bounds__(256) split_rows(const int* live, int count, const float* x, uint16_t* high, uint16_t* low,
                                                              float* scales, int k, uint32_t* faults) {
   __shared__ float most[8];
   dependency_wait();
   dependency_launch();
-  const int row = blockIdx.x, padded = (k + 63) / 64 * 64, rows = live ? *live : count;
+  const int row = blockIdx.x, padded = (k + 63) / 64 * 64, rows = live ? *live - count : count;
   const float* from = x + static_cast<int64_t>(row) * k;
   float scale = 1.0f;
 #if !STRATA_BF16

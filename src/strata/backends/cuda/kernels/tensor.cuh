@@ -1,5 +1,5 @@
-// Products of 16-bit floats on tensor cores. Where float32 values are meant, each is two parts, hi and lo, and a product is
-// hi hi + hi lo + lo hi: with bf16 parts right to 2^-16, of any size; with f16 parts to 2^-21, of values up to 65504.
+// Products of halves on tensor cores. Where float32 values are meant, each is two halves, hi and lo, and a product is
+// hi hi + hi lo + lo hi, right to 2^-21 of values from 2^-3 to 2^15; `power_below` makes a power of two that brings others there.
 #pragma once
 
 #include "device.cuh"
@@ -10,14 +10,17 @@ namespace strata {
 struct Pair {
   uint32_t hi, lo;
 };
-__device__ __forceinline__ Pair bf16_parts(float x, float y) {
-  const uint32_t hi = pack_bf16(x, y);
-  return {hi, pack_bf16(x - bits_float(hi << 16), y - bits_float(hi & 0xffff0000u))};
-}
 __device__ __forceinline__ Pair f16_parts(float x, float y) {
   const uint32_t hi = pack_f16(x, y);
   return {hi, pack_f16(x - half_float(static_cast<uint16_t>(hi)), y - half_float(static_cast<uint16_t>(hi >> 16)))};
 }
+
+// The power of two that brings a value of size `most` to at least 2^(top - 1) and below 2^top; of tiny ones 2^60 times that.
+__device__ __forceinline__ float power_below(float most, int top) {
+  return bits_float(static_cast<uint32_t>(253 + top - max(static_cast<int>(float_bits(most) >> 23 & 255u), 67)) << 23);
+}
+// 1 / x of a power of two.
+__device__ __forceinline__ float power_inverse(float x) { return bits_float(0x7f000000u - float_bits(x)); }
 
 // A matrix in shared memory; rows begin at multiples of 16 bytes, and eight neighbouring rows in different banks where the stride is
 // an odd multiple of 16 bytes. `apart`: values from hi to lo.
@@ -42,6 +45,17 @@ template <bool Turned> __device__ __forceinline__ void load_left(uint32_t (&a)[4
   }
 }
 
+// The left side as parts from floats in memory, whose first row of 16 begins at `at`.
+__device__ __forceinline__ void load_left_parts(uint32_t (&hi)[4], uint32_t (&lo)[4], const float* at, size_t stride, int k, float times = 1.0f) {
+  at += static_cast<size_t>(lane_id() / 4) * stride + k + lane_id() % 4 * 2;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float2 x = *reinterpret_cast<const float2*>(at + e % 2 * 8 * stride + e / 2 * 8);
+    const Pair pair = f16_parts(times * x.x, times * x.y);
+    hi[e] = pair.hi, lo[e] = pair.lo;
+  }
+}
+
 // The right side, of 16 columns from a matrix [column][k] or, turned, [k][column]: words 0, 1 of the first eight columns.
 template <bool Turned> __device__ __forceinline__ void load_right(uint32_t (&b)[4], const uint16_t* at, int stride, int column, int k) {
   const int l = lane_id();
@@ -52,15 +66,15 @@ template <bool Turned> __device__ __forceinline__ void load_right(uint32_t (&b)[
   }
 }
 
-// acc += the three products of parts (bf16) for 16 columns, tiles n and n + 1.
+// acc += the three products of parts for 16 columns, tiles n and n + 1.
 template <int N>
 __device__ __forceinline__ void add_parts(float (&acc)[N][4], int n, const uint32_t (&hi)[4], const uint32_t (&lo)[4],
                                           const uint32_t (&b_hi)[4], const uint32_t (&b_lo)[4]) {
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
-    mma_bf16(acc[n + e], lo, b_hi[2 * e], b_hi[2 * e + 1]);
-    mma_bf16(acc[n + e], hi, b_lo[2 * e], b_lo[2 * e + 1]);
-    mma_bf16(acc[n + e], hi, b_hi[2 * e], b_hi[2 * e + 1]);
+    mma_f16(acc[n + e], lo, b_hi[2 * e], b_hi[2 * e + 1]);
+    mma_f16(acc[n + e], hi, b_lo[2 * e], b_lo[2 * e + 1]);
+    mma_f16(acc[n + e], hi, b_hi[2 * e], b_hi[2 * e + 1]);
   }
 }
 

@@ -12,8 +12,6 @@ namespace strata {
 #define STRATA_WGMMA 0
 #endif
 
-constexpr int kGroupColumns = 64, kGroupSums = 32;  // columns of a product, its sums a thread
-
 #if STRATA_WGMMA
 
 // What shared memory holds is for the tensor cores to see: after a thread's writes or copies, before the barrier.
@@ -76,6 +74,35 @@ __device__ __forceinline__ void group_product(float (&c)[32], const uint32_t (&a
       for (int e = 0; e < 4; ++e) c[4 * (j + i) + e] = d[e];
     }
   }
+}
+
+#endif
+
+// ---- copies of whole images that arrive at a barrier in shared memory (sm_90 on); elsewhere all threads copy, in groups ----------
+
+#if !defined(STRATA_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define STRATA_BULK 1
+#else
+#define STRATA_BULK 0
+#endif
+
+#if STRATA_BULK
+
+__device__ __forceinline__ void arrival_init(uint64_t* barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_offset(barrier)) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void arrival_expect(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_offset(barrier)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void arrival_wait(uint64_t* barrier, uint32_t parity) {
+  asm volatile("{\n.reg .pred p;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra WAIT;\nDONE:\n}\n"
+               ::"r"(shared_offset(barrier)), "r"(parity) : "memory");
+}
+// `bytes` a multiple of 16, both addresses too; one thread.
+__device__ __forceinline__ void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               ::"r"(shared_offset(to)), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_offset(barrier)) : "memory");
 }
 
 #endif

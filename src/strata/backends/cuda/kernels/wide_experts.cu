@@ -1,7 +1,7 @@
 // Routed experts of a prompt chunk (wide.cuh): a thread block takes 64 weight rows of an expert and up to 64 * STRATA_PARTS *
 // STRATA_TOKEN_GROUPS of its pairs, weights decoded on the way. An expert's planes are found through a table of addresses.
 //
-// Macros: STRATA_TYPE (of all planes of the launch), STRATA_PLANE (how it is decoded), STRATA_TOKEN_GROUPS, STRATA_PARTS, STRATA_STAGES.
+// Macros: STRATA_TYPE (of all planes of the launch), STRATA_PLANE (how it is decoded), STRATA_TOKEN_GROUPS, STRATA_PARTS, STRATA_DEPTH, STRATA_STAGES, STRATA_HELD.
 // Grid: (tiles of 64 rows, tiles of pairs); tiles [0]: how many, then expert, first pair in order of experts, pairs of each.
 #include "op.cuh"
 #include "packed_signed.cuh"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr QuantType T = STRATA_TYPE;
 using Plane = STRATA_PLANE;
-using Tile = Wide<WideFormatOf<T>, 1, STRATA_TOKEN_GROUPS, STRATA_PARTS, STRATA_STAGES>;
+using Tile = Wide<WideFormatOf<T>, 1, STRATA_TOKEN_GROUPS, STRATA_PARTS, STRATA_DEPTH, STRATA_STAGES, STRATA_HELD>;
 constexpr int kTableBytes = 4 * Plane::kTableWords, kListBytes = 8 * Tile::kTokens;
 
 struct Pairs {
@@ -46,12 +46,11 @@ struct Shared {
 
 // The products of a tile; how many parts this thread's group has.
 template <class Find>
-__device__ __forceinline__ int products(Tile& tile, const Shared& s, int n, int k, const Pairs& mine, const uint16_t* x, const float* d,
-                                        const uint32_t* sum, int tokens, Find find) {
-  const int blocks = k / kBlock, padded = (blocks + 1) / 2 * 64;
-  DecodedRows<T, Plane, Find> rows(s.table, n, blocks, find);
-  GatheredTokens from{s.token, x, d, sum, tokens, padded, mine.count};
-  const int active = max(0, min(STRATA_PARTS, (mine.count - tile.group_token + 63) / 64));
+__device__ __forceinline__ int products(Tile& tile, const Shared& s, int n, int k, const Pairs& mine, const TokenImage* tokens, Find find) {
+  const int blocks = k / kBlock;
+  DecodedRows<Tile, T, Plane, Find> rows(s.table, n, blocks, find);
+  GatheredTokens<Tile, WideFormatOf<T>> from(tokens, image_count(blocks), s.token, mine.count);
+  const int active = max(0, min(STRATA_PARTS, (mine.count - tile.group_token() + 63) / 64));
   if (active == STRATA_PARTS) {
     tile.template run<STRATA_PARTS>(rows, from, blocks);
   } else if (STRATA_PARTS == 2 && active == 1) {
@@ -69,9 +68,8 @@ extern "C" {
 // out[p] = silu(gate x[p / top]) * (up x[p / top]), q8 [pairs, n], or float where out_d is null. 32 features a tile: rows g and g + 8 of
 // 16 are the gate and the up of one feature, so that a thread has both.
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 128 ? 2 : 1)
-    wide_gate_up(const int* tiles, const int* pairs, const uint16_t* x, const float* d, const uint32_t* sum, const uint64_t* gate,
-                 const uint64_t* up, const float* gate_scale, const float* up_scale, void* out, float* out_d, int16_t* out_sums, int k, int n,
-                 int tokens, int top, uint32_t* faults) {
+    wide_gate_up(const int* tiles, const int* pairs, const TokenImage* x, const uint64_t* gate, const uint64_t* up, const float* gate_scale, const float* up_scale, void* out, float* out_d, int16_t* out_sums, int k, int n,
+                 int top, uint32_t* faults) {
   STRATA_DYNAMIC_SHARED(shared);
   const Shared s(shared);
   Plane::template fill<1>(s.table);
@@ -83,7 +81,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 128 ? 2 : 1)
   const uint8_t *gates = reinterpret_cast<const uint8_t*>(gate[mine.expert]), *ups = reinterpret_cast<const uint8_t*>(up[mine.expert]);
   const int first = blockIdx.x * 32;
   Tile tile(s.tile);
-  const int active = products(tile, s, n, k, mine, x, d, sum, tokens, [=](int r) {
+  const int active = products(tile, s, n, k, mine, x, [=](int r) {
     return PackedRow{r % 16 < 8 ? gates : ups, min(first + r / 16 * 8 + r % 8, n - 1)};
   });
   const float g = gate_scale ? gate_scale[mine.expert] : 1.0f, u = up_scale ? up_scale[mine.expert] : 1.0f;
@@ -112,8 +110,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 128 ? 2 : 1)
 
 // out[p] = down x[p], float [pairs, n].
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 128 ? 2 : 1)
-    wide_down(const int* tiles, const int* pairs, const uint16_t* x, const float* d, const uint32_t* sum, const uint64_t* down,
-              const float* down_scale, float* out, int k, int n, int tokens) {
+    wide_down(const int* tiles, const int* pairs, const TokenImage* x, const uint64_t* down,
+              const float* down_scale, float* out, int k, int n) {
   STRATA_DYNAMIC_SHARED(shared);
   const Shared s(shared);
   Plane::template fill<1>(s.table);
@@ -125,7 +123,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 128 ? 2 : 1)
   const uint8_t* planes = reinterpret_cast<const uint8_t*>(down[mine.expert]);
   const int first = blockIdx.x * 64;
   Tile tile(s.tile);
-  const int active = products(tile, s, n, k, mine, x, d, sum, tokens, [=](int r) { return PackedRow{planes, min(first + r, n - 1)}; });
+  const int active = products(tile, s, n, k, mine, x, [=](int r) { return PackedRow{planes, min(first + r, n - 1)}; });
   const float scale = down_scale ? down_scale[mine.expert] : 1.0f;
   tile.results(active, [&](int row, int token, const float4& v) {
     const bool low = first + row < n, high = first + row + 8 < n;

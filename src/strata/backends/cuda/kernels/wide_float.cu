@@ -2,7 +2,8 @@
 // Sums of 256 values are taken by the tensor cores and added in float: a row's result depends on K alone.
 //
 // Macros: STRATA_BF16 (else f16), STRATA_WEIGHT_TERMS (2: weights are sums of two as well; their low parts times low parts are left
-// out), STRATA_ROW_GROUPS, STRATA_PARTS (64 tokens each), STRATA_STAGES. Grid: tiles of rows x tiles of tokens.
+// out), STRATA_ROW_GROUPS, STRATA_PARTS (64 tokens each), STRATA_STAGES. Grid: tiles of rows x tiles
+// of tokens, which are those from `first` of the step's on.
 #include "op.cuh"
 
 using namespace strata;
@@ -32,12 +33,12 @@ template <int Lines> __device__ __forceinline__ void copy_lines(uint8_t* to, con
 
 extern "C" __global__ void __launch_bounds__(kThreads, kThreads == 128 ? 2 : 1)
     wide_float(const int* live, const uint16_t* high, const uint16_t* low, const uint16_t* x_high, const uint16_t* x_low, const float* scales,
-               float* y, int n, int tokens, int k, int pitch) {
+               float* y, int n, int tokens, int first, int k, int pitch) {
   STRATA_DYNAMIC_SHARED(shared);
   dependency_wait();
   dependency_launch();
   const int across = (n + kRows - 1) / kRows, row0 = static_cast<int>(blockIdx.x) % across * kRows;
-  const int token0 = static_cast<int>(blockIdx.x) / across * kTokens, count = *live;
+  const int token0 = static_cast<int>(blockIdx.x) / across * kTokens, count = *live - first;
   if (token0 >= count) return;
   uint8_t* base = shared + (1024 - shared_offset(shared) % 1024) % 1024;
   const int stages = (k + 63) / 64, padded = 64 * stages;

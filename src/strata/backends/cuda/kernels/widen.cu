@@ -1,4 +1,4 @@
-// Planes of wide.cuh: expand_weights from a packed matrix, widen_rows from q8 rows.
+// Images of wide_steps.cuh: expand_weights from a packed matrix, widen_rows from q8 rows.
 // Macros: STRATA_TYPE (for expand_weights), STRATA_PAIRS (1: sums of both halves instead of d_a times their sum).
 #include "op.cuh"
 #include "wide_steps.cuh"
@@ -12,59 +12,54 @@ using namespace strata;
 extern "C" {
 
 #ifdef STRATA_TYPE
-// A thread a 32-block of rows [first, first + rows); blocks beyond k and rows beyond n are zero. Grid: rows (padded) * padded blocks / threads.
-__global__ void __launch_bounds__(256) expand_weights(const uint8_t* packed, uint8_t* codes, float* w, uint32_t* s, float* m, uint32_t* mins,
-                                                      int n, int first, int rows, int k) {
+// A thread a 32-block of rows [first, first + 64 * slabs); blocks beyond k and rows beyond n are zero. Neighbours are the two blocks of a
+// row, then rows of an image. Grid: 64 * slabs * padded blocks / threads.
+__global__ void __launch_bounds__(256) expand_weights(const uint8_t* packed, RowImage<WideFormatOf<STRATA_TYPE>>* images, int n, int first,
+                                                      int slabs, int k) {
   constexpr QuantType T = STRATA_TYPE;
-  using F = WideFormatOf<T>;
   using P = Packed<T>;
   STRATA_DYNAMIC_SHARED(shared);
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
   P::template fill<1>(table);
   __syncthreads();
-  const int blocks = k / kBlock, padded = (blocks + 1) / 2 * 2;
-  const int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int row = static_cast<int>(unit / padded), b = static_cast<int>(unit % padded);
+  const int blocks = k / kBlock, along = image_count(blocks);
+  const int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, image = unit / (2 * kSlab);
+  const int in = static_cast<int>(unit % (2 * kSlab)), row = in / 2, half = in % 2;
+  const int slab = static_cast<int>(image / along), b = static_cast<int>(image % along) * 2 + half, from = first + slab * kSlab + row;
   dependency_wait();
   dependency_launch();
-  if (row >= rows) return;
+  if (slab >= slabs) return;
   uint32_t code[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) code[i] = 0x80808080u;
   Scales scale = {};
-  if (first + row < n && b < blocks) {
-    const typename P::Raw raw = P::load(packed, n, blocks, first + row, b);
+  if (from < n && b < blocks) {
+    const typename P::Raw raw = P::load(packed, n, blocks, from, b);
     P::template decode<1>(raw, table, code);
 #pragma unroll
     for (int i = 0; i < 8; ++i) code[i] = biased<T, P>(code[i]);
     scale = P::scales(raw);
   }
-  uint4* to = reinterpret_cast<uint4*>(codes + (static_cast<int64_t>(row) * padded + b) * 32);
-  to[0] = make_uint4(code[0], code[1], code[2], code[3]), to[1] = make_uint4(code[4], code[5], code[6], code[7]);
-  const int64_t at = static_cast<int64_t>(b) * rows + pair_order(row);
-  if constexpr (F::kSub == 2) {
-    w[at + static_cast<int64_t>(b) * rows] = scale.w0, w[at + static_cast<int64_t>(b + 1) * rows] = scale.w1;
-  } else {
-    w[at] = scale.w0;
-  }
-  if constexpr (F::kHalves) s[at] = two_halves(scale.s0, scale.s1);
-  if constexpr (F::kMin > 0) m[at] = scale.m;
-  if constexpr (F::kMin == 2) mins[at] = two_halves(scale.m0, scale.m1);
+  auto& to = images[image];
+  uint4* codes = reinterpret_cast<uint4*>(to.codes + code_offset(row, half));
+  codes[0] = make_uint4(code[0], code[1], code[2], code[3]), codes[1] = make_uint4(code[4], code[5], code[6], code[7]);
+  put_scales<T, 2>(to, row, half, scale);
 }
 #endif
 
-// A thread 16 values of a token; tokens from *live on are zero. Grid: tokens (padded) * padded blocks * 2 / threads.
-__global__ void __launch_bounds__(256) widen_rows(const int* live, const int8_t* q, const float* d, const int16_t* sums, uint16_t* x,
-                                                  float* scales, uint32_t* sum, int tokens, int k) {
-  const int blocks = k / kBlock, padded = (blocks + 1) / 2 * 2;
-  const int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int half = static_cast<int>(unit % 2), b = static_cast<int>(unit / 2 % padded), token = static_cast<int>(unit / 2 / padded);
+// A thread 16 values of a token; tokens from *live on are zero. Grid: 64 * slabs * padded blocks * 2 / threads.
+__global__ void __launch_bounds__(256) widen_rows(const int* live, const int8_t* q, const float* d, const int16_t* sums, TokenImage* images,
+                                                  int slabs, int k) {
+  const int blocks = k / kBlock, along = image_count(blocks);
+  const int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, image = unit / (4 * kSlab);
+  const int in = static_cast<int>(unit % (4 * kSlab)), row = in / 4, half = in % 2, pass = in / 2 % 2;
+  const int slab = static_cast<int>(image / along), b = static_cast<int>(image % along) * 2 + pass, token = slab * kSlab + row;
   dependency_wait();
   dependency_launch();
-  if (token >= tokens) return;
+  if (slab >= slabs) return;
   const bool there = token < *live && b < blocks;
   const int64_t block = static_cast<int64_t>(token) * blocks + b;
-  // Slots 16 half + 8 e + 2 t + i hold values 8 t + 4 half + 2 e + i: a thread t of a quad has values 8 t .. 8 t + 7 of the weights.
+  // Slots 16 half + 8 e + 2 t + i of a block hold values 8 t + 4 half + 2 e + i: thread t of a quad has values 8 t .. 8 t + 7 of the weights.
   uint32_t word[8] = {};
   if (there) {
     const uint4* from = reinterpret_cast<const uint4*>(q + block * 32);
@@ -77,14 +72,17 @@ __global__ void __launch_bounds__(256) widen_rows(const int* live, const int8_t*
       word[4 + t] = add_halves(__byte_perm(four, 0x64646464u, 0x4342), 0xe480e480u);
     }
   }
-  uint4* to = reinterpret_cast<uint4*>(x + (static_cast<int64_t>(token) * padded + b) * 32 + half * 16);
-  to[0] = make_uint4(word[0], word[1], word[2], word[3]), to[1] = make_uint4(word[4], word[5], word[6], word[7]);
+  TokenImage& to = images[image];
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    const int part = (4 * pass + 2 * half + e) ^ row % 8;
+    *reinterpret_cast<uint4*>(to.x + row * 128 + part * 16) = make_uint4(word[4 * e], word[4 * e + 1], word[4 * e + 2], word[4 * e + 3]);
+  }
   if (half == 0) {
-    const int64_t at = static_cast<int64_t>(b) * tokens + four_order(token);
+    const int at = four_order(row), low = there ? sums[2 * block] : 0, high = there ? sums[2 * block + 1] : 0;
     const float d_a = there ? d[block] : 0.0f;
-    const int low = there ? sums[2 * block] : 0, high = there ? sums[2 * block + 1] : 0;
-    scales[at] = d_a;
-    sum[at] = STRATA_PAIRS ? static_cast<uint32_t>(low & 0xffff) | static_cast<uint32_t>(high) << 16 : float_bits(static_cast<float>(low + high) * d_a);
+    to.d[pass][at] = d_a;
+    to.sum[pass][at] = STRATA_PAIRS ? static_cast<uint32_t>(low & 0xffff) | static_cast<uint32_t>(high) << 16 : float_bits(static_cast<float>(low + high) * d_a);
   }
 }
 
