@@ -5,12 +5,6 @@
 
 using namespace strata;
 
-namespace {
-
-}
-
-}  // namespace
-
 extern "C" {
 
 __global__ void norm_pieces(const int* live, const float* x, const float* weight, float* out, int width, int pieces, float eps) {
