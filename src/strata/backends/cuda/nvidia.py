@@ -102,6 +102,7 @@ class NvidiaDriver:
                 f"{self.properties.name} is {self.properties.arch}; sm_{_OLDEST} is the oldest served"
             )
         self._context = self._open()
+        cuda = self._cuda
         apart = int(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
         self._stream, self._side = (check(cuda.cuStreamCreate(apart)) for _ in range(2))
         # few thread blocks, which must not wait for many
