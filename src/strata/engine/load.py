@@ -7,6 +7,7 @@ from strata import hw, log
 from strata.backends import Backend
 from strata.config import EngineOptions, ServingOptions
 from strata.engine.assemble import Around, assemble
+from strata.engine.drafts.setup import draft_options, layer_options
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, make_plan, open_with_draft
 from strata.engine.programs import Limits
@@ -51,7 +52,7 @@ def load_model(
 ) -> LoadedModel:
     """Opens, checks, plans and lowers; `draft`: the file of the draft layer, the model's own or another; `backend`: in
     the place of the one that the options name; `progress` is told of experts that are read."""
-    file, model, drafted = open_with_draft(path, draft)
+    file, model, drafted = open_with_draft(path, draft, options.mtp if options.spec else "off")
     if backend is None and backend_kind(options) == "cuda":
         backend = make_backend(options, None, None)  # its GPU is what the plan is made for
     if backend is not None and "chunk" not in backend.forms:
@@ -68,11 +69,13 @@ def load_model(
         backend = make_backend(options, tiers, placement)
     state = _state(model, choice, _resident(placement, options, backend))
     tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None
-    runner = Runner(model, backend, state, limits, tracer)
+    runner = Runner(model, backend, state, limits, tracer, layer_options(file, model, options))
+    if runner.following is not None:
+        runner.following.layer.prepare()
     check_after_load(placement, _machine(options, backend))
     _schedule_misses(model, options, backend)
     policy = start_policy(backend, file, placement, options.link_limit_gbps * 1e9)
-    around = assemble(file, runner, cutter, serving or ServingOptions())
+    around = assemble(file, runner, cutter, serving or ServingOptions(), draft_options(runner, options))
     weights, cell = runner.weight_bytes_per_token, state.cell_bytes
     return LoadedModel(file, model, runner, cutter, around, placement, weights, cell, experts, policy)
 

@@ -10,6 +10,7 @@ from strata.engine.plan import Ints, Logprobs, StartedSequence
 from strata.engine.request import SamplingParams, TokenMask
 from strata.errors import FaultError, StrataError, UsageError
 from strata.ops import SampleBuffers, StepBuffers, count_output, count_prompt, pack_bias, sample_params
+from strata.ops.sample_params import SAMPLE_PARAMS
 
 MAX_BIASES = 1024  # a sequence
 MAX_TOP_LOGPROBS = 128
@@ -79,6 +80,12 @@ class SampleInputs:
             self._written = sequences
         self._positions[:n] = positions
 
+    def unmasked(self, sequences: Ints) -> NDArray[np.uint8]:
+        """Records without masks, [n, bytes], for what is drafted: the mask of a later place is not known."""
+        records = self._records[sequences]
+        records.view(SAMPLE_PARAMS)["mask_id"] = -1
+        return records
+
     @property
     def masked(self) -> bool:
         """Whether a sequence has a mask."""
@@ -100,6 +107,18 @@ class SampleInputs:
                 failed[sequence] = error
                 row[:] = -1
         return failed
+
+    def depends_on_tokens(self, sequence: int) -> bool:
+        """Whether what is sampled depends on the tokens before it beside the logits: penalties, a mask."""
+        return sequence in self._counted or sequence in self._mask_of
+
+    def take(self, sequence: int, token: int) -> None:
+        """A token became output in the middle of a step; StrataError where its mask refuses it."""
+        mask = self._mask_of.get(sequence)
+        if mask is not None:
+            mask.accept(token)
+        if sequence in self._counted:
+            self._counts[sequence, token] += 2
 
     def commit(self, sequences: Ints, token_ids: Ints) -> None:
         """Counts the tokens that became output."""

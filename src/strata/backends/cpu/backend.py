@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from strata import _native
 from strata.backends.base import Arena, raise_fault
-from strata.backends.cpu import lower_mixers, lower_recurrent  # noqa: F401  (they register their rules)
+from strata.backends.cpu import lower_drafts, lower_mixers, lower_recurrent  # noqa: F401  (they register their rules)
 from strata.backends.cpu.lower import Addresses, lower
 from strata.backends.cpu.tiers import TierLowering, Tiers
 from strata.errors import UnsupportedError
