@@ -100,7 +100,7 @@ class Runner:
         part, deadline = cursor.part, perf_counter() + cursor.budget_ms * 1e-3
         try:
             while part < chunk.head and (part == cursor.part or perf_counter() < deadline):
-                chunk.run_part(part)
+                self._run_part(chunk, part)
                 part += 1
             output.prompt_part = part % chunk.head
             if part == chunk.head:
@@ -114,6 +114,15 @@ class Runner:
                     self._head(chunk.head, rows, output)
         except FaultError as fault:
             output.faults[rows.sequence], output.prompt_part = fault, 0
+
+    def _run_part(self, chunk: Lowered, part: int) -> None:
+        """The last part before the head is the draft layer's, where there is one: its faults cost drafts alone."""
+        try:
+            chunk.run_part(part)
+        except FaultError:
+            if self.following is None or part != chunk.head - 1:
+                raise
+            self.following.chains.faults += 1
 
     def _head(self, part: int, rows: ScheduledRows, output: StepOutput) -> None:
         """Logits and the token after a prompt that ends with a chunk."""

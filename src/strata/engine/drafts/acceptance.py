@@ -24,19 +24,13 @@ class Acceptance:
             weight = max(WEIGHT, 1 / (self.seen[place] + 2))
             self.rates[place] += weight * ((place < accepted) - self.rates[place])
 
-    def rate(self, place: int) -> float:
-        """Of a place; one that was seen rarely goes by the place before."""
-        own, seen = self.rates[place], self.seen[place]
-        if place and seen < 8:
-            before = self.rate(place - 1)
-            own = (own * seen + before * (8 - seen)) / 8
-        return min(max(own, LEAST), MOST)
-
     def reach(self, most: int) -> list[float]:
-        """Chances that the first n drafts are all accepted, n from 1 to `most`."""
-        found, chance = [], 1.0
-        for place in range(min(most, MAX_DRAFTS)):
-            chance *= self.rate(place)
+        """Chances that the first n drafts are all accepted, n from 1 to `most`. A place that was seen rarely goes by the
+        place before."""
+        found, chance, before = [], 1.0, self.rates[0]
+        for own, seen in zip(self.rates[:most], self.seen, strict=False):
+            before = own if seen >= 8 else (own * seen + before * (8 - seen)) / 8
+            chance *= LEAST if before < LEAST else MOST if before > MOST else before
             found.append(chance)
         return found
 

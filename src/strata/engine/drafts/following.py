@@ -61,7 +61,9 @@ class Following:
 
     def _after(self, rows: ScheduledRows) -> int | None:
         """The token after these rows, where it exists."""
-        started = self._texts[rows.sequence]
+        started = self._texts.get(rows.sequence)
+        if started is None:
+            return None
         prompt, at = started.prompt_token_ids, rows.end
         if at < len(prompt):
             return prompt[at]

@@ -51,15 +51,15 @@ class Verifier:
         kept = self._accept(decode, self._tokens, output)
         self._finish(decode, kept, output)
 
-    def _sample_again(self) -> None:
-        """Tokens of all rows with the inputs as they are now; -1 where a row has none."""
+    def _sample_again(self, rows: NDArray[np.int64]) -> None:
+        """Tokens of these rows with the inputs as they are now; -1 where a row has none."""
         runner = self._runner
         try:
             runner.programs.sampler.run()
         except FaultError:
             if not (runner.published() < 0).any():
                 raise
-        self._tokens = runner.published()
+        self._tokens[rows] = runner.published()[rows]
 
     def _without_drafts(self, decode: DecodeRows, output: StepOutput) -> None:
         """The step again, one row a sequence: a draft may be what was at fault."""
@@ -101,7 +101,7 @@ class Verifier:
         if not onward:
             return []
         output.faults.update(samples.fill_masks(decode.sequences[firsts[onward]]))
-        self._sample_again()
+        self._sample_again(firsts[onward] + np.array(kept)[onward])
         return [i for i in onward if int(decode.sequences[firsts[i]]) not in output.faults]
 
     def _agrees(self, decode: DecodeRows, row: int, tokens: Ints, output: StepOutput) -> bool:
