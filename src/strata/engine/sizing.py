@@ -40,7 +40,7 @@ class CountingBackend:
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
         """Nothing: programs tell."""
 
-    def lower(self, program: Program, arena: Arena = "step") -> "CountingBackend":
+    def lower(self, program: Program, arena: Arena = "step", own_faults: bool = False) -> "CountingBackend":
         """Notes the arena and every buffer that stays."""
         self.arenas[arena] = max(self.arenas.get(arena, 0), program.arena_bytes)
         self.buffers |= {b: None for b in program.buffers() if b.role != "scratch"}

@@ -70,7 +70,7 @@ class CpuBackend:
         if held is None or held.nbytes < arena_bytes + 64:
             self._arenas[arena] = np.zeros(arena_bytes + 64, np.uint8)
 
-    def lower(self, program: Program, arena: Arena = "step") -> "CpuReplay":
+    def lower(self, program: Program, arena: Arena = "step", own_faults: bool = False) -> "CpuReplay":
         """Native records with absolute addresses."""
         memory = self._arenas.get(arena)
         assert memory is not None and memory.nbytes >= program.arena_bytes + 64, (

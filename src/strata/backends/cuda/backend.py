@@ -15,6 +15,7 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     fuse_sublayer,
     lower_attention,
     lower_dense,
+    lower_drafts,
     lower_heads,
     lower_linear,
     lower_moe,
@@ -23,7 +24,7 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     lower_state,
     summary,
 )
-from strata.backends.cuda.driver import Driver, Launch
+from strata.backends.cuda.driver import Driver, HostMemory, Launch
 from strata.backends.cuda.fuse import Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
 from strata.backends.cuda.lower import Context, lower
@@ -61,6 +62,7 @@ class CudaBackend:
         self._arenas: dict[Arena, tuple[int, int]] = {}  # address, bytes
         self._workspace = Workspace(driver, slab_bytes)
         self._faults = driver.allocate_host(128)
+        self._other_faults = driver.allocate_host(128)  # of programs whose faults are nobody else's
         self._told = False  # whether the log has the kernels
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
@@ -84,7 +86,7 @@ class CudaBackend:
         address = self._weights.expert_table(weight)
         return DeviceArray(self.driver, address, (weight.shape[0],), np.uint64)
 
-    def lower(self, program: Program, arena: Arena = "step") -> CudaReplay:
+    def lower(self, program: Program, arena: Arena = "step", own_faults: bool = False) -> CudaReplay:
         """Launches with absolute addresses, compiled and recorded."""
         assert self._arenas.get(arena, (0, 0))[1] >= program.arena_bytes, (
             f"reserve() arena {arena} before lowering"
@@ -94,7 +96,8 @@ class CudaBackend:
         self.reserve(
             arena_bytes, arena
         )  # groups hold their buffers longer; programs lowered before keep theirs
-        context = self._context(program, self._arenas.get(arena, (0, 0))[0], offsets)
+        faults = self._other_faults if own_faults else self._faults
+        context = self._context(program, self._arenas.get(arena, (0, 0))[0], offsets, faults)
 
         def launches(lowering: Lowering) -> list[Launch]:
             self._workspace.reset()
@@ -110,7 +113,7 @@ class CudaBackend:
         def alone(i: int) -> list[Launch]:
             return launches(lambda at: lower(program.ops[i], at))
 
-        replay = CudaReplay(self.driver, program, parts, alone, self._inputs, self._faults)
+        replay = CudaReplay(self.driver, program, parts, alone, self._inputs, faults)
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
             self._told = True
             self._tell(program, replay)
@@ -125,7 +128,9 @@ class CudaBackend:
         for line in summary.paths_off(program.ops, self.driver.properties):
             logger.info("off: %s", line)
 
-    def _context(self, program: Program, arena: int, offsets: dict[Buffer, int]) -> Context:
+    def _context(
+        self, program: Program, arena: int, offsets: dict[Buffer, int], faults: HostMemory
+    ) -> Context:
         def buffer_address(buffer: Buffer) -> int:
             if buffer.role == "scratch":
                 return arena + offsets[buffer]
@@ -145,7 +150,7 @@ class CudaBackend:
             self._weights.expert_table,
             self._workspace.take,
             self._workspace.counters,
-            self._faults.address,
+            faults.address,
         )
 
     def _address(self, buffer: Buffer) -> int:

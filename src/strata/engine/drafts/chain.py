@@ -37,7 +37,6 @@ class Chains:
             part = _part(rows, begin, begin + MAX_STEP_ROWS)
             try:
                 self._layer.fill(part)
-                self._layer.settle()
             except FaultError:
                 self.faults += 1
             self.passes += 1

@@ -143,7 +143,7 @@ class DraftLayer:
 
     def bind(self, backend: Backend, programs: Sequence[Program]) -> None:
         """Lowers the programs; comes after the backend has its arena."""
-        lowered = [backend.lower(p) for p in programs]
+        lowered = [backend.lower(p, own_faults=True) for p in programs]
         self._backend, self._filling = backend, lowered[0]
         count = len(self._buckets)
         self._first_of = _by_size(self._buckets, lowered[1 : 1 + count], MAX_STEP_ROWS)
@@ -176,7 +176,7 @@ class DraftLayer:
         self._next_tokens[: len(tokens)] = tokens
 
     def fill(self, rows: Rows) -> None:
-        """Cells of up to MAX_STEP_ROWS rows, and nothing more."""
+        """Cells of up to MAX_STEP_ROWS rows, and nothing more. Where a device fails at it, `wait` says so later."""
         self._write(self._rows, rows.sequences, rows.positions)
         self._at[self._rows.tokens][: len(rows)] = rows.token_ids
         self._filling.submit()
@@ -197,11 +197,6 @@ class DraftLayer:
         self._last.wait()
         self._last.check()
         return self.results.read(self._drafts, depth, rows)
-
-    def settle(self) -> None:
-        """Until filling is done; FaultError where it failed."""
-        self._filling.wait()
-        self._filling.check()
 
     def all_logits(self, rows: Rows) -> NDArray[Any]:
         """Draft logits of up to `lanes` rows, float32 [rows, vocab_size]."""
