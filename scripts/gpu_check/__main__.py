@@ -8,10 +8,11 @@ import time
 import traceback
 from pathlib import Path
 
-from gpu_check import dense, equality, kernels, nodes, planted, sustained, tune
+from gpu_check import dense, drafts, equality, kernels, nodes, planted, sustained, tune
 
 STAGES = {
     1: kernels.run, 2: equality.run, 3: dense.run, 4: planted.run, 5: sustained.run, 6: tune.run, 7: nodes.run,
+    12: drafts.run,
 }  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def wrong_at(place):
 
 
 def foretold(monkeypatch, texts, wrong_place=None, most=7):
-    """Every sequence is proposed what it will say, by prompt in `texts`; where a place is named, a wrong token there."""
+    """Every sequence is proposed what it will say, by prompt in `texts`; at one place, if named, a wrong token."""
 
     def proposal(track, left, fares, min_p):
         request = track._request

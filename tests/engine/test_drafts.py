@@ -1,4 +1,4 @@
-"""Drafts change no bit: off, on, foretold, wrong at every place, from a corrupt layer; alone, in batches, at any heat."""
+"""Drafts change no bit: off, on, foretold, wrong at every place, from a corrupt layer; alone, in batches, hot, cold."""
 
 import random
 
@@ -83,7 +83,7 @@ def test_faults_of_verification_show(fault, want, monkeypatch):
         monkeypatch.setattr(Verifier, "_agrees", lambda *_: True)
     else:
         monkeypatch.setattr(
-            "strata.engine.runner.Runner.commit", lambda r, c: r.keeper.commit({s: 4 for s in c})
+            "strata.engine.runner.Runner.commit", lambda r, c: r.keeper.commit(dict.fromkeys(c, 4))
         )
     e = drafting(ALL["qwen4exp"].model_path, mtp="off")
     made = e.engine.add(PROMPTS[3], request(3, 0.0))

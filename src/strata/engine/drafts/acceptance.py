@@ -25,8 +25,8 @@ class Acceptance:
             self.rates[place] += weight * ((place < accepted) - self.rates[place])
 
     def reach(self, most: int) -> list[float]:
-        """Chances that the first n drafts are all accepted, n from 1 to `most`. A place that was seen rarely goes by the
-        place before."""
+        """Chances that the first n drafts are all accepted, n from 1 to `most`. A place that was seen rarely goes by
+        the place before."""
         found, chance, before = [], 1.0, self.rates[0]
         for own, seen in zip(self.rates[:most], self.seen, strict=False):
             before = own if seen >= 8 else (own * seen + before * (8 - seen)) / 8

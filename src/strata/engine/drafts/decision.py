@@ -6,9 +6,10 @@ number of drafts beats none, nothing is drafted, but for a trial now and then th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from strata.engine.drafts.costs import StepCosts
-from strata.engine.drafts.purse import Purse
+from strata.engine.drafts.purse import FULL, Purse
 from strata.ops import MAX_STEP_ROWS
 
 MARGIN = 1.02  # a gain below this is not worth the noise
@@ -29,9 +30,11 @@ class Verdict:
     gain: float
 
 
-def allot(reaches: Sequence[Reach], costs: StepCosts, passes: int | None = None) -> Verdict:
-    """The best numbers of drafts. `passes`: of chains already made; None: they are still to be made, as long as the
-    longest number needs. Equal chances go to the sequence that comes first."""
+def allot(
+    reaches: Sequence[Reach], costs: StepCosts, passes: int | None = None, most_ms: float = inf
+) -> Verdict:
+    """The best numbers of drafts, of those whose step takes at most `most_ms`. `passes`: of chains already made; None:
+    they are still to be made, as long as the longest number needs. Of equal chances the first sequence's goes first."""
     n = len(reaches)
     base = costs.base(n)
     if base is None:
@@ -45,6 +48,8 @@ def allot(reaches: Sequence[Reach], costs: StepCosts, passes: int | None = None)
         tokens, longest = tokens + chance, max(longest, 1 - place)
         made = longest if passes is None else passes
         ms = costs.drafted(n, n + count) + costs.chain(n, made)
+        if ms > most_ms:
+            continue
         gain = tokens / n * base / ms
         if gain > best:
             best, best_count = gain, count
@@ -71,29 +76,37 @@ class Decision:
             return none
         if not self.purse.open or self.costs.plain_age.get(n, 0) >= REFRESH:
             return none
-        verdict = allot(reaches, self.costs, passes)
+        verdict = allot(reaches, self.costs, passes, self._most_ms(n))
         if verdict.gain >= MARGIN:
             return verdict.counts
-        if self._trial == 0 and self._rested >= REST and self.purse.amount >= self.purse_for_trial(n):
+        if not self._trial and self._rested >= REST and self.purse.full:
             self._trial = TRIAL
-        if self._trial:
-            room = MAX_STEP_ROWS - n
-            return [min(len(r), TRIAL_DRAFTS, room // n) for r in reaches]
-        return none
+        drafts = self._trial_drafts(n) if self._trial else 0
+        return [min(len(r), drafts) for r in reaches]
 
-    def purse_for_trial(self, sequences: int) -> float:
-        """What a trial may lose, should nothing be accepted; less than a full purse, or there would be none."""
+    def _most_ms(self, sequences: int) -> float:
+        """What a step may take, so that the purse can pay for it should nothing be accepted."""
+        return (1 + self.purse.amount) * (self.costs.base(sequences) or 1.0)
+
+    def _trial_drafts(self, sequences: int) -> int:
+        """Drafts a sequence of a trial, fewer where rows cost much: its steps share a full purse; one at least."""
         base = self.costs.base(sequences) or 1.0
-        rows = min(sequences * (1 + TRIAL_DRAFTS), MAX_STEP_ROWS)
-        step = self.costs.drafted(sequences, rows) + self.costs.chain(sequences, TRIAL_DRAFTS)
-        return min(TRIAL * (step / base - 1), 0.9 * 5.0)
+        for drafts in range(min(TRIAL_DRAFTS, MAX_STEP_ROWS // sequences - 1), 1, -1):
+            rows = sequences * (1 + drafts)
+            ms = self.costs.drafted(sequences, rows) + self.costs.chain(sequences, drafts)
+            if TRIAL * (ms / base - 1) <= FULL:
+                return drafts
+        return min(1, MAX_STEP_ROWS // sequences - 1)
 
     def keep(self, reaches: Sequence[Reach], passes: int) -> list[int]:
-        """Of drafts that are there, how many to verify; all of a trial."""
-        if self._trial:
-            room = MAX_STEP_ROWS // len(reaches) - 1
-            return [min(len(r), room) for r in reaches]
-        return allot(reaches, self.costs, passes).counts
+        """Of drafts that are there, how many to verify; all of a trial, as far as the purse can pay."""
+        n = len(reaches)
+        if not self._trial:
+            return allot(reaches, self.costs, passes, self._most_ms(n)).counts
+        rows = n + sum(len(r) for r in reaches)
+        if rows > MAX_STEP_ROWS or self.costs.drafted(n, rows) > self._most_ms(n):
+            return [0] * n
+        return [len(r) for r in reaches]
 
     def saw_plain(self, sequences: int, ms: float) -> None:
         """A step without drafts and without chains."""

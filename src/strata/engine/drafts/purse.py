@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-# In plain steps. Over n tokens of a sequence a purse allows FULL + REFILL * n plain steps, and one step's loss beyond:
-# at most 10.2 of 256 tokens (4 %) and 20.4 of 1,024 (2 %).
+# In plain steps. No step is begun that the purse could not pay, so that n tokens of a sequence lose at most
+# FULL + REFILL * n plain steps, and what a step was misjudged by: 8 of 256 tokens, where 4 % are 10.2, and 17 of 1,024,
+# where 2 % are 20.5.
 FULL = 5.0
 REFILL = 0.012
 OPEN = 2.5  # a purse that was emptied opens again from here
-STEP = 1.6  # most that the last step before it is empty can lose
+EMPTY = 0.5
 
 
 @dataclass
@@ -18,12 +19,17 @@ class Purse:
     open: bool = True
     lost: float = 0.0  # in all; less than nothing where drafts won
 
+    @property
+    def full(self) -> bool:
+        """Whether nothing was lost lately."""
+        return self.amount >= 0.9 * FULL
+
     def settle(self, cost: float, tokens: float) -> None:
         """A step cost `cost` plain steps and gave `tokens` tokens a sequence."""
         loss = cost - tokens
         self.lost += loss
         self.amount = min(self.amount - loss + REFILL * tokens, FULL)
-        if self.amount <= 0:
+        if self.amount <= EMPTY:
             self.open = False
         elif self.amount >= OPEN:
             self.open = True
