@@ -116,6 +116,7 @@ class EngineOptions(Settings):
         "Draft layer; auto: the model file's where it has one; on, off, or the file or folder of another.",
         toml="drafts.mtp",
         in_environment=False,
+        on_off=True,
     )
     mtp_window: int = setting(
         16384,

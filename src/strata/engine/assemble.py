@@ -5,7 +5,6 @@ from pathlib import Path
 
 from strata.config import ServingOptions
 from strata.engine.drafts import Speculation
-from strata.engine.drafts.speculation import DraftOptions
 from strata.engine.identity import model_identity
 from strata.engine.pieces import Cutter
 from strata.engine.ram_budget import RamBudget
@@ -34,13 +33,10 @@ def assemble(
     runner: Runner,
     cutter: Cutter,
     options: ServingOptions,
-    drafts: DraftOptions | None = None,
+    speculation: Speculation | None = None,
 ) -> Around:
     """Everything that a runner needs to serve; UsageError where the session directory cannot be used."""
     sessions, parallel = _sessions(file, runner, options), runner.limits.max_num_seqs
-    speculation = None if drafts is None else Speculation(drafts)
-    if speculation is not None:
-        speculation.ahead = lambda: runner.guessing
     limits = QueueLimits(options.max_queue, options.max_per_key)
     scheduler = Scheduler(
         SchedulerOptions(parallel, options.prompt_share / 100, limits),

@@ -7,6 +7,7 @@ from pathlib import Path
 from time import perf_counter
 
 from strata.config import EngineOptions, ServingOptions
+from strata.engine.drafts import DraftReport
 from strata.engine.load import LoadedModel, load_model
 from strata.engine.pieces import Cutter
 from strata.engine.plan import StepOutput
@@ -109,6 +110,11 @@ class Engine:
         experts, runner = self._loaded.experts, self._runner
         counts = {} if experts is None else read_counters(experts.counters)
         return counts | read_kv_counts(runner.state.kv, runner.backend.array)
+
+    @property
+    def drafts(self) -> DraftReport:
+        """What drafts, why, and how it fared so far."""
+        return self._loaded.drafts
 
     @property
     def session_disk_bytes(self) -> int:

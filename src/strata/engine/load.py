@@ -7,7 +7,8 @@ from strata import hw, log
 from strata.backends import Backend
 from strata.config import EngineOptions, ServingOptions
 from strata.engine.assemble import Around, assemble
-from strata.engine.drafts.setup import draft_options, layer_options
+from strata.engine.drafts import DraftReport
+from strata.engine.drafts.setup import layer_options, make_speculation, report, say
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, make_plan, open_with_draft
 from strata.engine.programs import Limits
@@ -38,6 +39,7 @@ class LoadedModel:
     placement: Placement
     weight_bytes_per_token: int
     kv_bytes_per_cell: int
+    drafts: DraftReport
     experts: ExpertStore | None = None  # None: they lie in the file's map
     policy: ResidencyPolicy | None = None  # None: experts do not move
 
@@ -71,13 +73,16 @@ def load_model(
     tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None
     runner = Runner(model, backend, state, limits, tracer, layer_options(file, model, options))
     if runner.following is not None:
-        runner.following.layer.prepare()
+        runner.following.vocabulary = runner.following.layer.prepare()
     check_after_load(placement, _machine(options, backend))
     _schedule_misses(model, options, backend)
     policy = start_policy(backend, file, placement, options.link_limit_gbps * 1e9)
-    around = assemble(file, runner, cutter, serving or ServingOptions(), draft_options(runner, options))
+    speculation = make_speculation(file, runner, options)
+    drafts = report(speculation, runner, options)
+    say(drafts)
+    around = assemble(file, runner, cutter, serving or ServingOptions(), speculation)
     weights, cell = runner.weight_bytes_per_token, state.cell_bytes
-    return LoadedModel(file, model, runner, cutter, around, placement, weights, cell, experts, policy)
+    return LoadedModel(file, model, runner, cutter, around, placement, weights, cell, drafts, experts, policy)
 
 
 def _schedule_misses(model: Model, options: EngineOptions, backend: Backend) -> None:

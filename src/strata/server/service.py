@@ -15,6 +15,7 @@ from strata.engine import PoolingMode, pooling_mode
 from strata.errors import ContextLengthError, UsageError
 from strata.server.call import Call, Wishes
 from strata.server.conversation import Conversation, Preparer
+from strata.server.draft_metrics import DraftCollector
 from strata.server.engine_thread import EngineThread
 from strata.server.generation import Generation, Piece
 from strata.server.metrics import Metrics
@@ -149,6 +150,9 @@ def _watch_engine(metrics: Metrics, engine: EngineThread) -> None:
     placement = engine.engine.placement
     metrics.registry.register(
         TierCollector(lambda: engine.engine.tier_counts() if engine.loaded else {}, placement)
+    )
+    metrics.registry.register(
+        DraftCollector(lambda: engine.engine.drafts if engine.loaded else None, metrics.model_id)
     )
     metrics.own("model_loaded", "Whether the model is in memory.", loaded)
 

@@ -2,6 +2,7 @@
 
 from strata.engine.drafts.counts import DraftCounts
 from strata.engine.drafts.layer import DraftLayer
+from strata.engine.drafts.report import DraftReport
 from strata.engine.drafts.speculation import Speculation
 
-__all__ = ["DraftCounts", "DraftLayer", "Speculation"]
+__all__ = ["DraftCounts", "DraftLayer", "DraftReport", "Speculation"]

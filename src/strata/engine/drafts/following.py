@@ -7,6 +7,7 @@ import numpy as np
 from strata.engine.drafts.chain import Chains
 from strata.engine.drafts.followed import Followed
 from strata.engine.drafts.layer import DraftLayer, Ints
+from strata.engine.drafts.vocabulary import LiveVocabulary
 from strata.engine.plan import ScheduledRows, StartedSequence, StepOutput
 
 
@@ -17,10 +18,13 @@ class Following:
         self.layer, self.followed = layer, Followed(sequences)
         self.chains = Chains(layer, self.followed)
         self._texts: dict[int, StartedSequence] = {}
+        self.vocabulary: LiveVocabulary | None = None
 
     def start(self, started: StartedSequence) -> None:
         """A request got a sequence."""
         self._texts[started.sequence] = started
+        if self.vocabulary is not None:
+            self.vocabulary.see(started.prompt_token_ids)
         self.followed.start(started.sequence)
 
     def chunk_begins(self, rows: ScheduledRows) -> None:
@@ -46,6 +50,7 @@ class Following:
     def decoded(self, sequences: Ints, positions: Ints, token_ids: Ints, sampled: Ints) -> None:
         """A step of one row a sequence."""
         self.followed.decoded(sequences, positions, token_ids, sampled)
+        self.saw(sampled)
         self.chains.catch_up(sequences)
 
     def draft(self, sequences: Ints, lengths: Ints, output: StepOutput) -> None:
@@ -55,6 +60,11 @@ class Following:
             output.chains = self.chains.make(sequences, lengths)
         output.draft_ms = (perf_counter() - begin) * 1e3
         self.chains.catch_up(sequences)
+
+    def saw(self, token_ids: Ints) -> None:
+        """Tokens that became output."""
+        if self.vocabulary is not None:
+            self.vocabulary.see(token_ids)
 
     def _read(self, rows: ScheduledRows, following: int | None) -> None:
         self.followed.read(rows.sequence, rows.position, np.array(rows.token_ids, np.int32), following)

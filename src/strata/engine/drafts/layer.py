@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends import Backend, Replay
+from strata.engine.drafts.vocabulary import SPARE, LiveVocabulary
 from strata.engine.sample_inputs import SampleInputs
 from strata.memory import StatePool
 from strata.models import DraftModel, DraftPass, Keep
@@ -55,11 +56,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """`window`: cells that a draft attends to, 0: all; `spare`: ids that may join a vocabulary at run time."""
+    """`window`: cells that a draft attends to, 0: all; `vocabulary`: ids that it may propose at first, None: all."""
 
     window: int = 0
-    vocabulary: Ints | None = None  # None: all
-    spare: int = 0
+    vocabulary: Ints | None = None
 
 
 class DraftLayer:
@@ -158,18 +158,25 @@ class DraftLayer:
             assert self._ids.live is not None
             self._id_array, self._num_ids = at(self._ids), at(self._ids.live)
 
-    def prepare(self) -> None:
-        """What stays as it is from step to step; once, after the backend has its memory."""
+    def prepare(self) -> LiveVocabulary | None:
+        """What stays as it is from step to step; once, after the backend has its memory. The vocabulary where it is not
+        all."""
         self._at[self._lanes.logit_rows][:] = np.arange(self.lanes)
-        if self.options.vocabulary is not None:
-            self._backend.array(self.logits).fill(NO_CHANCE)
-            self.join(self.options.vocabulary, 0)
+        if self.options.vocabulary is None:
+            return None
+        self.forget()
+        self.join(self.options.vocabulary, 0)
+        return LiveVocabulary(self.options.vocabulary, self.logits.shape[1], self)
 
     def join(self, ids: Ints, begin: int) -> None:
         """Puts ids into the list of the draft vocabulary from `begin` on, where it then ends."""
         end = begin + len(ids)
         self._id_array[begin:end] = ids
         self._num_ids[:] = np.array([end], np.int32)
+
+    def forget(self) -> None:
+        """Lets the logits of ids go that have left the list."""
+        self._backend.array(self.logits).fill(NO_CHANCE)
 
     def follow(self, tokens: Ints) -> None:
         """Tokens after the positions of the chunk that is read next."""
@@ -249,7 +256,7 @@ def _sample_buffers(samples: SampleInputs, lanes: int, live: Buffer) -> SampleBu
 
 def _id_list(vocab: int, options: LayerOptions) -> Buffer:
     assert options.vocabulary is not None
-    most = min(len(options.vocabulary) + options.spare, vocab)
+    most = min(len(options.vocabulary) + SPARE, vocab)
     count = Buffer("num_draft_ids", (1,), "i32", "state")
     return Buffer("draft_ids", (most,), "i32", "state", live=count)
 

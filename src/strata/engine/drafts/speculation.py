@@ -10,6 +10,7 @@ import numpy as np
 from strata.engine.drafts.acceptance import Acceptance
 from strata.engine.drafts.counts import DraftCounts
 from strata.engine.drafts.decision import Decision
+from strata.engine.drafts.report import Teller
 from strata.engine.drafts.track import Fares, Proposal, Track
 from strata.engine.plan import DecodeRows, StepOutput
 from strata.engine.request import Request
@@ -49,8 +50,14 @@ class Decider(Protocol):
 class Speculation:
     """Of a scheduler. Each step: `rows`, then `update`. Which drafts there are never changes what is generated."""
 
-    def __init__(self, options: DraftOptions, script: Callable[[int], str] = lambda token: "all"):
+    def __init__(
+        self,
+        options: DraftOptions,
+        script: Callable[[int], str] = lambda token: "all",
+        reduced: bool = False,  # whether the draft vocabulary lacks tokens
+    ):
         self.options, self.counts, self._script = options, DraftCounts(), script
+        self._teller = Teller(options.spec, reduced)
         self.decision: Decider = Decision()
         self.clock = perf_counter
         self.tamper: Callable[[Request, list[int]], list[int]] | None = None  # tests: other drafts
@@ -172,6 +179,7 @@ class Speculation:
                 self.counts.window(proposal.drafter, drafts, right, script)
             track.chain = output.chains.get(request.sequence)
             begin += count
+        self._teller.tell(self.counts)
 
     def _observe(self, track: Track, proposal: Proposal, drafts: int, right: int) -> None:
         self._fares.of(proposal.drafter, proposal.agreed).observe(drafts, right)

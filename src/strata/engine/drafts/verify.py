@@ -144,4 +144,5 @@ class Verifier:
         for i, (sequence, token) in enumerate(zip(own.tolist(), last.tolist(), strict=True)):
             if sequence in output.faults or token in self._stops.get(sequence, NO_STOPS):
                 lengths[i] = 0
+        following.saw(output.token_ids)
         following.draft(own, lengths, output)
