@@ -8,7 +8,8 @@ from strata.backends import Backend
 from strata.config import EngineOptions, ServingOptions
 from strata.engine.assemble import Around, assemble
 from strata.engine.drafts import DraftReport
-from strata.engine.drafts.setup import layer_options, make_speculation, report, say
+from strata.engine.drafts.layer import layer_options
+from strata.engine.drafts.setup import make_speculation, report, say
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, make_plan, open_with_draft
 from strata.engine.programs import Limits

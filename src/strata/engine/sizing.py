@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from strata.backends.base import Arena
 from strata.config import EngineOptions
+from strata.engine.drafts.layer import LayerOptions, layer_options
 from strata.engine.programs import Limits
 from strata.engine.runner import Runner
 from strata.errors import UnsupportedError
@@ -74,7 +75,8 @@ def model_sizes(
 ) -> ModelSizes:
     """Sizes for steps and prompts of up to `context` tokens; no weight is touched."""
     rows = chunk_rows(options.prefill, context)
-    counted, state = _count(model, context, options.max_num_seqs, rows)
+    layer = layer_options(file, model, options)
+    counted, state = _count(model, context, options.max_num_seqs, rows, layer)
     own = {*state.paged(), *state.recurrent()}
     weights = _weights(file, draft)
     shape = model.state_shape()
@@ -93,11 +95,14 @@ def model_sizes(
     )
 
 
-def _count(model: Model, context: int, sequences: int, rows: int) -> tuple[CountingBackend, StatePool]:
+def _count(
+    model: Model, context: int, sequences: int, rows: int, layer: LayerOptions
+) -> tuple[CountingBackend, StatePool]:
     backend = CountingBackend()
     pages = sequences * -(-context // PAGE_CELLS)
     state = StatePool.create(model.state_shape(), pages, sequences, "f16")
-    Runner(model, backend, state, Limits(context, sequences, rows, step_buckets=(MAX_STEP_ROWS,)))
+    limits = Limits(context, sequences, rows, step_buckets=(MAX_STEP_ROWS,))
+    Runner(model, backend, state, limits, drafts=layer)
     return backend, state
 
 

@@ -1,5 +1,6 @@
 """Which script each token of a file's vocabulary is written in, from its text alone."""
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -42,6 +43,7 @@ def script_of(text: str) -> str:
     return "symbols"
 
 
+@lru_cache(maxsize=2)
 def token_scripts(file: ModelFile) -> NDArray[np.int8] | None:
     """The place in SCRIPTS of every token; None where the file has no vocabulary."""
     tokens: Any = file.metadata.get("tokenizer.ggml.tokens")
@@ -51,18 +53,22 @@ def token_scripts(file: ModelFile) -> NDArray[np.int8] | None:
     byte_level = file.get("tokenizer.ggml.model", str, "") == "gpt2"
     types: Sequence[int] = [1] * len(tokens) if kinds is None else [int(kind) for kind in kinds]
     place = {name: i for i, name in enumerate(SCRIPTS)}
-    found = [place[_script(t, kind, byte_level)] for t, kind in zip(tokens, types, strict=True)]
+    found = [
+        place[_OF_KIND.get(kind) or _script(text, byte_level)]
+        for text, kind in zip(tokens, types, strict=True)
+    ]
     return np.array(found, np.int8)
 
 
-_CONTROL, _BYTE = (3, 4, 5), 6  # of `tokenizer.ggml.token_type`: control, user-defined, unused; byte
+_LETTER = re.compile("[A-Za-z]")
+# Of `tokenizer.ggml.token_type`: control, user-defined, unused; byte.
+_OF_KIND = {3: "special", 4: "special", 5: "special", 6: "bytes"}
 
 
-def _script(token: str, kind: int, byte_level: bool) -> str:
-    if kind in _CONTROL:
-        return "special"
-    if kind == _BYTE:
-        return "bytes"
+def _script(token: str, byte_level: bool) -> str:
+    word = token.lstrip("ĠĊ▁")  # a space or a line's end before it
+    if word.isascii():
+        return "latin" if _LETTER.search(word) else "symbols"
     if not byte_level:
         return script_of(token.replace("▁", " "))
     try:

@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends import Backend, Replay
-from strata.engine.drafts.vocabulary import SPARE, LiveVocabulary
+from strata.config import EngineOptions
+from strata.engine.drafts.vocabulary import SPARE, LiveVocabulary, chosen
 from strata.engine.sample_inputs import SampleInputs
+from strata.gguf import ModelFile
 from strata.memory import StatePool
-from strata.models import DraftModel, DraftPass, Keep
+from strata.models import DraftModel, DraftPass, Keep, Model
 from strata.ops import (
     MAX_STEP_ROWS,
     RING_ROWS,
@@ -265,3 +267,11 @@ def _by_size(buckets: Sequence[int], replays: Sequence[Replay], most: int) -> tu
     """By number of rows, from 0 to `most`."""
     at = list(zip(buckets, replays, strict=True))
     return tuple(next(r for b, r in at if b >= n) for n in range(most + 1))
+
+
+def layer_options(file: ModelFile, model: Model, options: EngineOptions) -> LayerOptions:
+    """How the draft layer is built. A head of float values is always used whole."""
+    draft: Any = getattr(model, "draft", None)
+    if draft is None or draft.output.is_float:
+        return LayerOptions(options.mtp_window)
+    return LayerOptions(options.mtp_window, chosen(file, options.draft_vocab, model.config.vocab_size))

@@ -1,27 +1,15 @@
 """From settings to drafters: what an engine drafts with, and why."""
 
 from collections.abc import Callable
-from typing import Any
 
 from strata import log
 from strata.config import EngineOptions
 from strata.engine.drafts.counts import DraftCounts
-from strata.engine.drafts.layer import LayerOptions
 from strata.engine.drafts.report import DraftReport
 from strata.engine.drafts.speculation import DraftOptions, Speculation
-from strata.engine.drafts.vocabulary import chosen
 from strata.engine.runner import Runner
 from strata.gguf import ModelFile
-from strata.models import Model
 from strata.models.token_scripts import SCRIPTS, token_scripts
-
-
-def layer_options(file: ModelFile, model: Model, options: EngineOptions) -> LayerOptions:
-    """How the draft layer is built. A head of float values is always used whole."""
-    draft: Any = getattr(model, "draft", None)
-    if draft is None or draft.output.is_float:
-        return LayerOptions(options.mtp_window)
-    return LayerOptions(options.mtp_window, chosen(file, options.draft_vocab, model.config.vocab_size))
 
 
 def make_speculation(file: ModelFile, runner: Runner, options: EngineOptions) -> Speculation | None:
