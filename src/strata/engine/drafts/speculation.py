@@ -73,10 +73,11 @@ class Speculation:
         if not 0 < n < MAX_STEP_ROWS:
             return plain
         tracks = [self._track(r) for r in requests]
-        most = [self._most(r) for r in requests]
-        offers = [t.proposal(m, self._fares, self.options.min_p) for t, m in zip(tracks, most, strict=True)]
+        left = [_left(r) for r in requests]
+        spec, min_p = self.options.spec, self.options.min_p
+        offers = [t.proposal(min(n, spec), self._fares, min_p) for t, n in zip(tracks, left, strict=True)]
         counts = self._counts(offers)
-        chains = self._chains(tracks, most, offers)
+        chains = self._chains(tracks, left, offers)
         if self.ahead() and not any(chains):
             return DecodeRows(plain.sequences, plain.positions, plain.token_ids, hold=any(counts))
         if not any(counts) and not any(chains):
@@ -98,12 +99,13 @@ class Speculation:
         return self.decision.choose(reaches, 0)
 
     def _chains(
-        self, tracks: Sequence[Track], most: Sequence[int], offers: Sequence[Proposal | None]
+        self, tracks: Sequence[Track], left: Sequence[int], offers: Sequence[Proposal | None]
     ) -> list[int]:
         """Drafts that the layer is to make after this step; its tokens leave less to draft."""
         if not self.options.layer:
             return [0] * len(tracks)
-        reaches = [t.layer_reach(m - 1, o) for t, m, o in zip(tracks, most, offers, strict=True)]
+        most = [min(max(n - 1, 0), self.options.spec) for n in left]
+        reaches = [t.layer_reach(m, o) for t, m, o in zip(tracks, most, offers, strict=True)]
         return self.decision.choose(reaches)
 
     def _drafted(
@@ -200,7 +202,7 @@ class Speculation:
         """The request decodes no more, for good or for a while."""
         self._tracks.pop(request, None)
 
-    def _most(self, request: Request) -> int:
-        """Drafts that could become tokens beside the one that comes anyway."""
-        left = request.sampling.max_tokens - len(request.output_token_ids) - 1
-        return max(min(self.options.spec, left), 0)
+
+def _left(request: Request) -> int:
+    """Drafts that could become tokens beside the one that comes anyway."""
+    return max(request.sampling.max_tokens - len(request.output_token_ids) - 1, 0)
