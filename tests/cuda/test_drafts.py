@@ -28,7 +28,7 @@ def prompts():
 
 def play(engine, temperature):
     sampling = [
-        SamplingParams(temperature=temperature, seed=i, max_tokens=n) for i, n in enumerate((6, 10, 4))
+        SamplingParams(temperature=temperature, seed=i, max_tokens=n) for i, n in enumerate((8, 12, 6))
     ]
     made = [engine.add(p[: 5 + 17 * i], s) for i, (p, s) in enumerate(zip(prompts(), sampling, strict=True))]
     while any(r.status is not Status.FINISHED for r in made):
@@ -55,7 +55,25 @@ def test_answers_are_those_without_drafts_and_drafts_are_the_cpu_s(name, backend
         assert engine._runner.following.chains.faults == 0
         proposed.append(seen)
     assert proposed[0] == proposed[1]
-    assert len(proposed[0]) > 3
+    assert len(proposed[0]) > 2
+
+
+def test_after_a_prompt_in_the_chunk_form(backend):
+    """The chunk's program fills the draft layer's cells; bits are the device's own, as the chunk form's are."""
+    found, prompt = [], np.random.default_rng(2).integers(0, 60, 90).tolist()
+    for spec in (0, 4):
+        options = EngineOptions(device="cpu", prefill=64, max_model_len=128, spec=spec, lookup="off")
+        options = replace(options, **CASES["qwen35-quantised"])
+        engine = Engine(load_model(ALL["qwen35-quantised"].model_path, options, None, backend()))
+        if spec:
+            engine.scheduler.drafts.decision = Always(spec)
+        request = engine.add(prompt, SamplingParams(max_tokens=8))
+        while request.status is not Status.FINISHED:
+            engine.step()
+        found.append(request.output_token_ids)
+    assert found[0] == found[1]
+    assert engine._runner.following.chains.faults == 0
+    assert engine._runner.following.followed.filled[0] >= 90
 
 
 def test_running_ahead_where_nothing_is_drafted(backend, monkeypatch):

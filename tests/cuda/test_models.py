@@ -20,7 +20,7 @@ def digest(engine, tokens):
 
 
 def engines(path, backend, **more):
-    options = EngineOptions(device="cpu", prefill=0, **{"max_model_len": 256, **more})
+    options = EngineOptions(device="cpu", **{"max_model_len": 256, "prefill": 0, **more})
     return Engine.load(path, options), Engine(load_model(path, options, None, backend()))
 
 

@@ -1,7 +1,7 @@
 """Memory and lowering of the CUDA backend."""
 
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ class CudaBackend:
 
     name = "cuda"
     runs_ahead = True
-    forms: tuple[Form, ...] = ("step",)  # prompts are read in the step form
+    forms: tuple[Form, ...] = ("step", "chunk")
 
     def __init__(
         self,
@@ -54,27 +54,34 @@ class CudaBackend:
         fused: bool = True,
     ):
         self.driver, self._fused = driver, fused
-        self._inputs = StepInputs(driver, input_bytes)
+        self._inputs = [StepInputs(driver, input_bytes)]  # then blocks of what only chunks read
         self._states = Slabs(driver, slab_bytes)
         self._weights = WeightStore(driver, slab_bytes)
         self._arrays: dict[Buffer, NDArray[Any]] = {}
         self._addresses: dict[Buffer, int] = {}
         self._arenas: dict[Arena, tuple[int, int]] = {}  # address, bytes
         self._workspace = Workspace(driver, slab_bytes)
-        self._faults = driver.allocate_host(128)
+        self._faults = {arena: driver.allocate_host(128) for arena in get_args(Arena)}
         self._other_faults = driver.allocate_host(128)  # of programs whose faults are nobody else's
         self._told = False  # whether the log has the kernels
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """A host array of a step input or of polled memory; of anything else a DeviceArray, which copies."""
-        if buffer.role == "input" and self._inputs.fits(buffer):
-            return self._inputs.array(buffer)
+        if (block := self._block(buffer)) is not None:
+            return block.array(buffer)
         self._address(buffer)
         return self._arrays[buffer]
 
+    def _block(self, buffer: Buffer) -> StepInputs | None:
+        """The block of step inputs that has the buffer; the first where it has room."""
+        if buffer.role != "input":
+            return None
+        held = next((block for block in self._inputs if block.has(buffer)), self._inputs[0])
+        return held if held.fits(buffer) else None
+
     def feed(self, ids: Buffer, tokens: Buffer) -> None:
         """The copy of step inputs puts elements of `ids` in the place of SAMPLED in `tokens`."""
-        self._inputs.feed(self._address(ids), tokens)
+        self._inputs[0].feed(self._address(ids), tokens)
 
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
         """Makes an arena large enough for every program that will be lowered into it; its addresses are fixed then."""
@@ -91,13 +98,16 @@ class CudaBackend:
         assert self._arenas.get(arena, (0, 0))[1] >= program.arena_bytes, (
             f"reserve() arena {arena} before lowering"
         )
-        found = groups(program, self._fused)
+        if arena == "chunk":
+            self._set_aside(program)
+        # a chunk's parts end after layers: no group may reach across
+        found = groups(program, self._fused, program.marks.values() if arena == "chunk" else ())
         offsets, arena_bytes = plan(program, found)
         self.reserve(
             arena_bytes, arena
         )  # groups hold their buffers longer; programs lowered before keep theirs
-        faults = self._other_faults if own_faults else self._faults
-        context = self._context(program, self._arenas.get(arena, (0, 0))[0], offsets, faults)
+        faults = self._other_faults if own_faults else self._faults[arena]
+        context = self._context(program, arena, offsets, faults)
 
         def launches(lowering: Lowering) -> list[Launch]:
             self._workspace.reset()
@@ -113,11 +123,19 @@ class CudaBackend:
         def alone(i: int) -> list[Launch]:
             return launches(lambda at: lower(program.ops[i], at))
 
-        replay = CudaReplay(self.driver, program, parts, alone, self._inputs, faults)
+        blocks = self._inputs if arena == "chunk" else self._inputs[:1]
+        replay = CudaReplay(self.driver, program, parts, alone, tuple(blocks), faults)
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
             self._told = True
             self._tell(program, replay)
         return replay
+
+    def _set_aside(self, program: Program) -> None:
+        """A block for the inputs that steps do not read, so that they do not copy it."""
+        inputs = dict.fromkeys(b for b in program.buffers() if b.role == "input")
+        own = [b for b in inputs if not any(block.has(b) for block in self._inputs)]
+        if own:
+            self._inputs.append(StepInputs.of(self.driver, own))
 
     def _tell(self, program: Program, replay: CudaReplay) -> None:
         """The kernels of a step of one row (debug), and fast paths that are off."""
@@ -129,11 +147,13 @@ class CudaBackend:
             logger.info("off: %s", line)
 
     def _context(
-        self, program: Program, arena: int, offsets: dict[Buffer, int], faults: HostMemory
+        self, program: Program, arena: Arena, offsets: dict[Buffer, int], faults: HostMemory
     ) -> Context:
+        base = self._arenas.get(arena, (0, 0))[0]
+
         def buffer_address(buffer: Buffer) -> int:
             if buffer.role == "scratch":
-                return arena + offsets[buffer]
+                return base + offsets[buffer]
             return self._address(buffer)
 
         def planes(buffer: Buffer) -> tuple[int, int, int]:
@@ -155,8 +175,8 @@ class CudaBackend:
 
     def _address(self, buffer: Buffer) -> int:
         """Address of a buffer that is not scratch; placed at the first call."""
-        if buffer.role == "input" and self._inputs.fits(buffer):
-            return self._inputs.address(buffer)
+        if (block := self._block(buffer)) is not None:
+            return block.address(buffer)
         if buffer not in self._addresses:
             self._addresses[buffer], self._arrays[buffer] = self._place(buffer)
         return self._addresses[buffer]

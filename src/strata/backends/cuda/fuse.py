@@ -4,7 +4,7 @@ A rule sees the ops from one place on and answers how many it takes and what lau
 group's buffers keep their places for the whole group, so that a kernel may read and write them in any order.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -71,14 +71,14 @@ def fusion(rule: Rule) -> Rule:
     return rule
 
 
-def groups(program: Program, fused: bool = True) -> list[Group]:
-    """All ops of the program in order, in groups."""
+def groups(program: Program, fused: bool = True, borders: Iterable[int] = ()) -> list[Group]:
+    """All ops of the program in order, in groups; none reaches across `borders` (op indices)."""
     last_read = {b: i for i, op in enumerate(program.ops) for b in op.inputs}
-    borders = [program.repeatable or 0, len(program)]
+    ends = sorted({*borders, program.repeatable or 0, len(program)})
     found: list[Group] = []
     i = 0
     while i < len(program):
-        window = Window(program.ops, i, next(b for b in borders if b > i), last_read)
+        window = Window(program.ops, i, next(b for b in ends if b > i), last_read)
         matches = [m for rule in _rules if fused and (m := rule(window)) is not None]
         best = max(matches, key=lambda m: m.count, default=Match(1, _alone(program.ops[i])))
         found.append(Group(i, i + best.count, best.launches))

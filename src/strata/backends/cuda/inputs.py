@@ -4,7 +4,8 @@ Snapshots lie in a ring of page-locked memory, so that the host may write the ne
 first node counts replays on the device (`turn`), so that it knows its slot of the ring without a parameter.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,18 @@ class StepInputs:
         self._used = 0
         self._submitted = 0
         self._ids, self._fed = 0, (0, 0)  # address; bytes [begin, end) of the block
+
+    @classmethod
+    def of(cls, driver: Driver, buffers: Sequence[Buffer]) -> Self:
+        """A block of just these."""
+        block = cls(driver, sum(-(-b.nbytes // ALIGNMENT) * ALIGNMENT for b in buffers))
+        for buffer in buffers:
+            block.place(buffer)
+        return block
+
+    def has(self, buffer: Buffer) -> bool:
+        """Whether the buffer lies in the block."""
+        return buffer in self._places
 
     def fits(self, buffer: Buffer) -> bool:
         """Whether the block has, or has room for, the buffer."""

@@ -24,7 +24,9 @@ class Part:
 
 
 class CudaReplay:
-    """`parts` in order are the program; `alone`: launches of one op, where a replay begins or ends in a part."""
+    """`parts` in order are the program; `alone`: launches of one op, where a replay begins or ends in a part.
+    `inputs`: the first block is copied by every replay; the others, whose content stays from a program's first part to
+    its last, by those that begin with the first op."""
 
     def __init__(
         self,
@@ -32,7 +34,7 @@ class CudaReplay:
         program: Program,
         parts: Sequence[Part],
         alone: Callable[[int], list[Launch]],
-        inputs: StepInputs,
+        inputs: Sequence[StepInputs],
         faults: HostMemory,
     ):
         self._driver, self._program, self._parts, self._alone = driver, program, parts, alone
@@ -50,10 +52,15 @@ class CudaReplay:
         """Starts ops [begin, end) with the inputs as they are now."""
         part = (begin, len(self._program) if end is None else end)
         if part not in self._graphs:
-            self._graphs[part] = self._driver.record([self._inputs.copy_launch(), *self._between(*part)])
-        self._inputs.snapshot()
+            copies = [block.copy_launch() for block in self._blocks(begin)]
+            self._graphs[part] = self._driver.record([*copies, *self._between(*part)])
+        for block in self._blocks(begin):
+            block.snapshot()
         self._driver.replay(self._graphs[part])
         self._driver.signal(self._done)
+
+    def _blocks(self, begin: int) -> Sequence[StepInputs]:
+        return self._inputs if begin == 0 else self._inputs[:1]
 
     def wait(self) -> None:
         """Until the last submitted replay of this program is done."""
