@@ -37,7 +37,7 @@ def config(tmp_path):
 def test_a_recipe_sets_what_it_names(config):
     values = config(RECIPE)
     engine = EngineOptions.resolve({}, {}, values)
-    assert (engine.max_model_len, engine.kv, engine.max_num_seqs, engine.prefill) == (4096, "f32", 4, 512)
+    assert (engine.max_model_len, engine.kv, engine.max_num_seqs, engine.prefill) == (4096, "f32", 4, "auto")
     server = ServerOptions.resolve({"port": "9001"}, {}, values)
     assert (server.model, server.port) == ("model.gguf", 9001)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpu_check import (
     dense,
+    drafts,
     equality,
     kernels,
     kv_tier,
@@ -28,7 +29,7 @@ from gpu_check import (
 STAGES = {
     1: kernels.run, 2: equality.run, 3: dense.run, 4: planted.run, 5: sustained.run, 6: tune.run, 7: nodes.run,
     8: kv_tier.run, 9: ngram_rows.run, 10: losing.run, 11: prompts.run, 12: sanitized.run, 13: kernels.run_single,
-    14: tiers.run, 15: prompt_times.run,
+    14: tiers.run, 15: prompt_times.run, 16: drafts.run,
 }  # fmt: skip
 
 

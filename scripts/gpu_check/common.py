@@ -68,9 +68,8 @@ def open_models(path: Path, **options: Any) -> tuple[LoadedModel, LoadedModel]:
 def load_gpu(path: Path, **options: Any) -> LoadedModel:
     """The file on the GPU."""
     begin = time.perf_counter()
-    loaded = load_model(
-        path, EngineOptions(device="cpu", prefill=0, ram_limit_gib=120, **options), None, open_gpu(0)
-    )
+    chosen = EngineOptions(device="cpu", **{"prefill": 0, "ram_limit_gib": 120, **options})
+    loaded = load_model(path, chosen, None, open_gpu(0))
     say(f"{path.name} on the GPU in {time.perf_counter() - begin:.1f} s")
     return loaded
 

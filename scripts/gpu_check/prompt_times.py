@@ -47,7 +47,7 @@ def _greedy(tokens: int) -> SamplingParams:
 
 
 def _times(path: Any, lengths: tuple[int, ...], timeline: bool = False, **options: Any) -> dict[str, Any]:
-    loaded = load_gpu(path, kv="int8", **options)
+    loaded = load_gpu(path, kv="int8", prefill="auto", **options)
     loaded.runner.programs.prepare()
     engine, found = Engine(loaded), {"prefill": loaded.placement.choice.prefill}
     text = text_of(path, engine.model_config.vocab_size, 1 << 20)
@@ -66,7 +66,9 @@ def _times(path: Any, lengths: tuple[int, ...], timeline: bool = False, **option
 
 
 def _beside(path: Any) -> dict[str, Any]:
-    loaded = load_gpu(path, kv="int8", vram_limit_gib=24.0, max_model_len=66048, max_num_seqs=3)
+    loaded = load_gpu(
+        path, kv="int8", prefill="auto", vram_limit_gib=24.0, max_model_len=66048, max_num_seqs=3
+    )
     loaded.runner.programs.prepare()
     engine = Engine(loaded)
     text = text_of(path, engine.model_config.vocab_size, 1 << 20)
@@ -80,7 +82,7 @@ def _beside(path: Any) -> dict[str, Any]:
 
 def _ends(path: Any) -> dict[str, Any]:
     """Prompts that nearly fill, fill and exceed the context, and memory that was free at the end."""
-    loaded = load_gpu(path, kv="int8", vram_limit_gib=24.0, max_model_len=CONTEXT)
+    loaded = load_gpu(path, kv="int8", prefill="auto", vram_limit_gib=24.0, max_model_len=CONTEXT)
     engine, found = Engine(loaded), {}
     text = text_of(path, engine.model_config.vocab_size, 1 << 20)
     for tokens in (CONTEXT - 1, CONTEXT):

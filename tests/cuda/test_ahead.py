@@ -22,7 +22,7 @@ def model(request, tmp_path_factory):
 
 
 def engines(model, backend):
-    options = EngineOptions(device="cpu", prefill=0, max_model_len=128, max_num_seqs=3)
+    options = EngineOptions(device="cpu", prefill=0, max_model_len=128, max_num_seqs=3, spec=0)
     return Engine.load(model, options), Engine(load_model(model, options, None, backend()))
 
 

@@ -81,9 +81,9 @@ def answers(engine, prompts, arrive_every=0, **more):
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_steps_between_the_layers_of_a_chunk(name, monkeypatch):
-    """With budgets that let one layer run a step, others decode inside a chunk; both have the tokens of the CPU."""
+    """With budgets that let one layer run a step, others decode inside a chunk; both have the tokens of before."""
     prompts = [text(name, n) for n in (9, 130)]
-    alone = answers(engine(name, max_num_seqs=2, prefill=128), prompts)  # the CPU's tokens
+    alone = answers(engine(name, device(), max_num_seqs=2, prefill=128), prompts)
     monkeypatch.setattr("strata.engine.reader.ALONE_MS", 0.0)
     monkeypatch.setattr("strata.engine.reader.MOST_CREDIT_MS", 1e-6)
     gpu = engine(name, device(LateDriver), max_num_seqs=2, prefill=128)

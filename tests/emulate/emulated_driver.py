@@ -60,7 +60,7 @@ class EmulatedDriver:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(self._module, sources))
 
-    def record(self, launches: Sequence[Launch]) -> Any:
+    def record(self, launches: Sequence[Launch], stream: int = COMPUTE) -> Any:
         self.prepare([launch.kernel for launch in launches])
         return list(launches), [self._call(launch) for launch in launches]
 

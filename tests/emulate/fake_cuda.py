@@ -77,6 +77,7 @@ class FakeCuda:
             "cuDeviceTotalMem": (self.total,),
             "cuMemGetInfo": (self.free, self.total),
             "cuMemAlloc": (self._address,),
+            "cuCtxGetStreamPriorityRange": (0, -5),
         }
         if name == "cuDeviceGetAttribute":
             return (self._attribute(args[0]),)

@@ -9,6 +9,7 @@ from strata.engine import Engine, SamplingParams
 from strata.engine.batch import DecodeBatch
 
 CALLS, A_ROW = 100, 1
+LOOKED_UP = 250  # calls a row of text that repeats, with its drafts decided on and verified
 
 
 def calls_of_a_step(engine):
@@ -27,8 +28,9 @@ def calls_of_a_step(engine):
     return counted
 
 
-def decoding(path, rows):
-    engine = Engine.load(path, EngineOptions(max_model_len=256, max_num_seqs=32, threads=1))
+def decoding(path, rows, lookup="off"):
+    options = EngineOptions(max_model_len=256, max_num_seqs=32, threads=1, lookup=lookup)
+    engine = Engine.load(path, options)
     requests = [engine.add([1, 2, 3, i], SamplingParams(max_tokens=100)) for i in range(rows)]
     while any(len(r.output_token_ids) < 5 for r in requests):
         engine.step()
@@ -44,6 +46,12 @@ def test_calls_are_bounded_and_grow_by_one_a_row(calls):
     assert calls[1] <= CALLS
     assert calls[8] - calls[1] <= 7 * A_ROW
     assert calls[32] - calls[8] <= 24 * A_ROW
+
+
+def test_lookups_are_bounded_and_full_steps_have_none(tiny_llama):
+    few = [calls_of_a_step(engine) for engine in [decoding(tiny_llama, 8, "on")] for _ in range(6)]
+    assert max(few) <= CALLS + 8 * LOOKED_UP
+    assert calls_of_a_step(decoding(tiny_llama, 32, "on")) <= CALLS + 32 * A_ROW
 
 
 def test_another_call_a_row_is_seen(tiny_llama, monkeypatch):

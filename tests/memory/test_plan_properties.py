@@ -10,7 +10,7 @@ from memory.random_plans import CAPACITIES, machines, models, plan_options, targ
 from strata.errors import MemoryLimitError, UsageError
 from strata.hw import Machine
 from strata.memory import ModelSizes, Placement, PlanOptions, plan
-from strata.memory.plan_parts import EXPERTS, Part, Tier
+from strata.memory.plan_parts import EXPERTS, Part, Tier, own_prompt_bytes
 from strata.memory.slots import aligned
 
 many = settings(max_examples=1000, deadline=None)
@@ -49,7 +49,9 @@ def check(model: ModelSizes, machine: Machine, options: PlanOptions, p: Placemen
         assert p.vram.capacity == machine.gpus[0].free and p.vram.reserve == options.vram_reserve
         assert p.slots.nbytes == p.vram.part(EXPERTS) and 0 <= p.slots.count <= model.num_routed_experts
         prompt = model.prompt_arena(p.choice.prefill)
-        assert p.lent + p.vram.part("prompt buffers") == prompt and p.lent <= p.slots.nbytes
+        own = own_prompt_bytes(model, p.choice)
+        held = p.vram.part("prompt buffers"), p.lent
+        assert held in {(prompt, 0), (own, prompt), (own + prompt, 0)} and p.lent <= p.slots.nbytes
         for mine, theirs in zip(p.slots.classes, model.expert_classes(), strict=True):
             assert mine.nbytes == theirs.nbytes and mine.count <= theirs.count
     if options.max_context:

@@ -12,7 +12,8 @@ from strata.backends import Backend
 from strata.gguf import open_model
 from strata.memory import Checkpoint, PageTable, StatePool, copy_slot, put_checkpoint, settle, take_checkpoint
 from strata.memory.resident import Residency
-from strata.ops import Buffer, Builder, StepBuffers
+from strata.models import DraftPass
+from strata.ops import Buffer, Builder, StepBuffers, copy_rows, linear
 
 ROWS = 32  # as many as a step of one sequence ever holds
 CHUNK = 256
@@ -59,11 +60,17 @@ class Driver:
         ]
         hidden = self._hidden(draft is not None)
         for b in builders[:2]:
-            self.model.forward(b, self.state, table, self.logits, *hidden[:1])
+            keep = [lambda b, x: copy_rows(b, x, hidden[0])] if hidden else []
+            self.model.forward(b, self.state, table, self.logits, *keep)
         settle(builders[2], self.state)
         if hidden:
             builders.append(Builder(self.steps, ROWS))
-            self.model.draft_forward(builders[3], self.state, table, self.logits, *hidden[1:])
+            draft = DraftPass(
+                hidden[1],
+                keep=lambda b, x: copy_rows(b, x, hidden[2]),
+                head=lambda b, x, w: linear(b, x, w, out=self.logits),
+            )
+            self.model.draft_forward(builders[3], self.state, table, draft)
         programs = [b.finish() for b in builders]
         backend.reserve(max(p.arena_bytes for p in programs))
         self._step, self._chunk, self._settle, *self._draft = (backend.lower(p) for p in programs)

@@ -51,6 +51,10 @@
   X(table_rows, 4, 4, 0)        \
   X(ngram_gate, 5, 2, 1)        \
   X(copy_columns, 3, 5, 0)      \
+  X(keep_recent, 5, 3, 0)       \
+  X(recall_recent, 5, 3, 0)     \
+  X(linear_some, 8, 3, 0)       \
+  X(pass_draft, 6, 2, 0)        \
   X(map_exp32, 2, 1, 0)         \
   X(map_log32, 2, 1, 0)         \
   X(map_softplus32, 2, 1, 0)    \

@@ -89,8 +89,9 @@ class Backend(Protocol):
     runs_ahead: bool  # whether submitted programs compute while the host goes on
     forms: tuple[Form, ...]  # of programs that it can lower
 
-    def lower(self, program: Program, arena: Arena = "step") -> Replay:
-        """Fixes kernels and addresses. Buffers shared between programs keep one place."""
+    def lower(self, program: Program, arena: Arena = "step", own_faults: bool = False) -> Replay:
+        """Fixes kernels and addresses. Buffers shared between programs keep one place. `own_faults`: what this program
+        reports is told by its own `check` alone, or by that of others made so."""
 
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
         """Makes room for the scratch of an arena's largest program; comes before the first `lower` into it."""

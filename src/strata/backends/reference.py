@@ -47,7 +47,7 @@ class ReferenceBackend:
         """The buffer's array."""
         return self._place(buffer)  # type: ignore[no-any-return]
 
-    def lower(self, program: Program, arena: Arena = "step") -> "ReferenceReplay":
+    def lower(self, program: Program, arena: Arena = "step", own_faults: bool = False) -> "ReferenceReplay":
         """Gives every buffer an array of its own; scratch does not share here, so that aliasing bugs differ."""
         return ReferenceReplay(
             self, program, Arrays({b: self._place(b) for b in program.buffers()}, self._decoded)

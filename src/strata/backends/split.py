@@ -66,11 +66,11 @@ class SplitBackend:
         self.device.reserve(arena_bytes, arena)
         self._host.reserve(arena_bytes, arena)
 
-    def lower(self, program: Program, arena: Arena = "step") -> Replay:
+    def lower(self, program: Program, arena: Arena = "step", own_faults: bool = False) -> Replay:
         """Both parts, each by its own backend."""
         cut = program.marks.get(f"layer.{self._layers}")
         if cut is None:
-            return self.device.lower(program, arena)
+            return self.device.lower(program, arena, own_faults)
         first, crossing, second = parts(program, cut)
         device = self.device.lower(second, arena)  # places the inputs that it reads
         self._share(first)

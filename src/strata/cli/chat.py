@@ -9,6 +9,7 @@ import typer
 from strata.cli import inputs
 from strata.cli.options import (
     COMPUTE,
+    DRAFTS,
     MEMORY,
     SAMPLING,
     LogitBias,
@@ -29,7 +30,7 @@ WELCOME = "Ctrl-C ends an answer, Ctrl-D the session; /help lists the commands."
 AnswerTokens = Annotated[str | None, flag("max_tokens", default="until the context is full")]
 
 
-@taking(*COMPUTE, "max_model_len", "prefill", *MEMORY)
+@taking(*COMPUTE, "max_model_len", "prefill", *MEMORY, *DRAFTS)
 @taking(*SAMPLING, before="logit_bias")
 def chat(
     context: typer.Context,  # settings are read from it, by their names in strata.config

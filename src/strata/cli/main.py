@@ -15,6 +15,7 @@ from strata.cli.bench import bench_app
 from strata.cli.chat import chat
 from strata.cli.completion import PROGRAM, VARIABLE, complete, completion
 from strata.cli.convert import convert
+from strata.cli.draft_vocab import draft_vocab_app
 from strata.cli.evaluate import eval_app
 from strata.cli.files import inspect, verify
 from strata.cli.plan import plan
@@ -38,6 +39,7 @@ app.command(short_help="Serve a model over OpenAI's and Anthropic's protocols.")
 app.add_typer(bench_app, name="bench")
 app.add_typer(config_app, name="config")
 app.add_typer(eval_app, name="eval")
+app.add_typer(draft_vocab_app, name="draft-vocab")
 app.command(short_help="Make a GGUF file of a checkpoint.")(convert)
 app.add_typer(synth_app, name="synth")
 app.command(short_help="Print a shell's completion script.")(completion)

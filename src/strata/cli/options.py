@@ -58,6 +58,7 @@ MEMORY = (
     "ram_budget_gib", "expert_cache", "link_limit_gbps", "cpu_share", "pcie_share", "lookahead", "ngram_table",
     "exclusive", "kv_resident", "offload_layers", "ram_limit_gib", "vram_limit_gib", "vram_reserve_mib", "trace_routes",
 )  # fmt: skip
+DRAFTS = ("mtp", "mtp_window", "lookup", "spec", "spec_min_p", "draft_vocab")
 SAMPLING = (
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
 )  # fmt: skip

@@ -8,6 +8,7 @@ import typer
 from strata.cli import inputs
 from strata.cli.options import (
     COMPUTE,
+    DRAFTS,
     MEMORY,
     SAMPLING,
     Json,
@@ -33,7 +34,7 @@ NoSpecial = typer.Option("--no-special", help="Take names of control tokens in t
 Chat = typer.Option("--chat", help="Put the prompt into the model's chat template, as a user's message.")
 
 
-@taking(*COMPUTE, "max_model_len", "prefill", *MEMORY, before="as_json")
+@taking(*COMPUTE, "max_model_len", "prefill", *MEMORY, *DRAFTS, before="as_json")
 @taking(*SAMPLING, before="logit_bias")
 def run(
     context: typer.Context,  # settings are read from it, by their names in strata.config

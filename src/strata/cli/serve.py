@@ -10,13 +10,14 @@ import typer
 from strata import env, log
 from strata.cli.options import (
     COMPUTE,
+    DRAFTS,
     MEMORY,
     check_variables,
     flag,
     taking,
 )
 from strata.config import SETTINGS, EngineOptions, ServerOptions, ServingOptions
-from strata.config.file import WITHOUT_EFFECT, read_config
+from strata.config.file import WITHOUT_EFFECT, check_conflicts, read_config
 from strata.errors import UsageError
 
 ConfigFile = Annotated[
@@ -24,7 +25,7 @@ ConfigFile = Annotated[
 ]
 
 
-@taking(*COMPUTE, "max_model_len", "prefill", *MEMORY, before="prompt_share")
+@taking(*COMPUTE, "max_model_len", "prefill", *MEMORY, *DRAFTS, before="prompt_share")
 def serve(
     context: typer.Context,  # settings are read from it, by their names in strata.config
     config: ConfigFile = None,
@@ -58,6 +59,8 @@ def serve(
     values = read_config(config) if config else {}
     variables = env.settings()
     check_variables(variables)
+    if config:
+        check_conflicts(given, config, values)
     server = ServerOptions.resolve(given, variables, values)
     engine_options = EngineOptions.resolve(given, variables, values)
     serving = ServingOptions.resolve(given, variables, values)

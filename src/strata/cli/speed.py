@@ -8,6 +8,7 @@ import typer
 
 from strata.cli.options import (
     COMPUTE,
+    DRAFTS,
     MEMORY,
     Json,
     Model,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from strata.bench import Rate, SpeedReport
 
 
-@taking(*COMPUTE, "prefill", *MEMORY, before="as_json")
+@taking(*COMPUTE, "prefill", *MEMORY, *DRAFTS, before="as_json")
 def benchmark(
     context: typer.Context,  # settings are read from it, by their names in strata.config
     model: Model,

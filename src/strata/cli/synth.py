@@ -37,6 +37,10 @@ Draft = Annotated[bool, typer.Option("--draft/--no-draft", help="Add a draft lay
 DraftNoise = Annotated[
     float, _number("--draft-noise", "Noise in what the draft layer reads: at 0 every draft is right.")
 ]
+DraftAgreement = Annotated[
+    float | None,
+    _number("--draft-agreement", "Chance from 0 to 1 that a draft is right, in the place of --draft-noise."),
+]
 Run = Annotated[int, _count("--run", "Tokens of one topic in a row.")]
 Noise = Annotated[float, _number("--noise", "A token's own part of its embedding, its topic's being 1.")]
 Gain = Annotated[
@@ -68,6 +72,7 @@ def planted(
     ctx: Annotated[int, _count("--ctx", "Context length in the metadata.")] = 262144,
     draft: Draft = True,
     draft_noise: DraftNoise = 1.0,
+    draft_agreement: DraftAgreement = None,
     gate: Annotated[str, _type("--gate", "experts' gate")] = "IQ3_XXS",
     up: Annotated[str | None, _type("--up", "experts' up [default: --gate]")] = None,
     down: Annotated[str, _type("--down", "experts' down")] = "Q2_0",
@@ -111,6 +116,7 @@ def planted(
         gain=_gain(gain),
         router_std=router_std,
         draft_noise=draft_noise,
+        draft_agreement=draft_agreement,
         sparse_table=ngram_rows is not None,
         seed=seed,
     )

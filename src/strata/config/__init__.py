@@ -121,6 +121,57 @@ class EngineOptions(Settings):
         low=0.0,
         high=1e6,
     )
+    mtp: str = setting(
+        "auto",
+        "--mtp",
+        "Draft layer; auto: the model file's where it has one; on, off, or the file or folder of another.",
+        toml="drafts.mtp",
+        in_environment=False,
+        on_off=True,
+    )
+    mtp_window: int = setting(
+        16384,
+        "--mtp-window",
+        "Cells that a draft attends to; 0: all.",
+        toml="drafts.mtp_window",
+        in_environment=False,
+        low=0,
+        high=2**24,
+    )
+    lookup: str = setting(
+        "on",
+        "--lookup",
+        "Drafts from the text itself, where it repeats.",
+        toml="drafts.lookup",
+        in_environment=False,
+        choices=("on", "off"),
+    )
+    spec: int = setting(
+        7,
+        "--spec",
+        "Most drafts at once for a sequence; 0: none. How many there are is decided by what they gain.",
+        toml="drafts.spec",
+        in_environment=False,
+        low=0,
+        high=7,
+    )
+    spec_min_p: float = setting(
+        0.0,
+        "--spec-min-p",
+        "Probability that the draft layer must give a draft; a chain ends at the first below it.",
+        toml="drafts.spec_min_p",
+        in_environment=False,
+        low=0.0,
+        high=1.0,
+    )
+    draft_vocab: str = setting(
+        "auto",
+        "--draft-vocab",
+        "Tokens that the draft layer may propose; auto: of English, code, Chinese, Japanese, Korean; full: all; or a "
+        "file of `strata draft-vocab build`.",
+        toml="drafts.draft_vocab",
+        in_environment=False,
+    )
     trace_routes: str = setting(
         "",
         "--trace-routes",

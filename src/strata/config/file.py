@@ -2,6 +2,7 @@
 
 import difflib
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,16 @@ def read_config(path: Path) -> dict[str, Any]:
         if key not in known_keys() and key not in WITHOUT_EFFECT:
             raise UsageError(f"{path}: {key} is no setting" + _near(key))
     return values
+
+
+def check_conflicts(flags: Mapping[str, Any], path: Path, values: Mapping[str, Any]) -> None:
+    """UsageError where a flag names what the file switches off: neither may win silently."""
+    named = flags.get("mtp")
+    if named not in (None, "on", "off", "auto") and values.get("drafts.mtp") in (False, "off"):
+        raise UsageError(
+            f"{path} says drafts.mtp = false and --mtp names {named}: take one of them away; which is meant cannot "
+            "be known"
+        )
 
 
 def known_keys() -> dict[str, str]:

@@ -36,6 +36,7 @@ class Option:
     open_low: bool = False  # low itself is not allowed
     open_high: bool = False
     secret: bool = False  # never printed
+    on_off: bool = False  # text for which a file may also say true or false
 
     @property
     def env(self) -> str:
@@ -103,6 +104,8 @@ class Option:
         """A value of a TOML file; whole numbers stand for reals, nothing else is converted."""
         if self.type is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
+        if self.on_off and isinstance(value, bool):
+            value = "on" if value else "off"
         if self.pattern and type(value) is int:
             value = str(value)
         if type(value) is not self.type:

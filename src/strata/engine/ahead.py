@@ -30,6 +30,11 @@ class RunAhead:
         if self._can:
             runner.backend.feed(runner.samples.buffers.out_ids, runner.step_inputs.tokens)
 
+    @property
+    def guessing(self) -> bool:
+        """Whether a guess is on its way."""
+        return self._guess is not None
+
     def begin(self, decode: DecodeRows) -> None:
         """Starts the forward of the rows that follow, where that needs no new page and leaves logits to nobody."""
         runner, positions = self._runner, decode.positions + 1

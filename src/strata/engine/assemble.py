@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strata.config import ServingOptions
+from strata.engine.drafts import Speculation
 from strata.engine.identity import model_identity
 from strata.engine.pieces import Cutter
 from strata.engine.ram_budget import RamBudget
@@ -27,7 +28,13 @@ class Around:
     store: SessionStore
 
 
-def assemble(file: ModelFile, runner: Runner, cutter: Cutter, options: ServingOptions) -> Around:
+def assemble(
+    file: ModelFile,
+    runner: Runner,
+    cutter: Cutter,
+    options: ServingOptions,
+    speculation: Speculation | None = None,
+) -> Around:
     """Everything that a runner needs to serve; UsageError where the session directory cannot be used."""
     sessions, parallel = _sessions(file, runner, options), runner.limits.max_num_seqs
     limits = QueueLimits(options.max_queue, options.max_per_key)
@@ -35,6 +42,7 @@ def assemble(file: ModelFile, runner: Runner, cutter: Cutter, options: ServingOp
         SchedulerOptions(parallel, options.prompt_share / 100, limits),
         cutter,
         Sequences(parallel, runner.pages, runner.keeper, sessions),
+        speculation,
     )
     return Around(scheduler, sessions.store)
 

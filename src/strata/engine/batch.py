@@ -98,6 +98,29 @@ class DecodeBatch:
                 ended[request] = "error"
         return ended
 
+    def advance_by(
+        self, token_ids: Ints, accepted: Ints, faults: Mapping[int, StrataError]
+    ) -> dict[Request, str]:
+        """As `advance`, of a step with drafts: `accepted` tokens of each request, of which only the last can end it and
+        only the last is news to its mask."""
+        ended: dict[Request, str] = {}
+        ends = np.cumsum(accepted)
+        tokens = token_ids.tolist()
+        for row, (request, end, count) in enumerate(
+            zip(self.requests, ends.tolist(), accepted.tolist(), strict=True)
+        ):
+            request.output_token_ids.extend(tokens[end - count : end])
+            if tokens[end - 1] in self._stops[row]:
+                ended[request] = "stop"
+        self._tokens, self._positions = token_ids[ends - 1], self._positions + accepted
+        self._length_ends(ended)
+        self._count_steps()
+        for row in self._masked:
+            request = self.requests[row]
+            if request.sequence not in faults and not accept(request, tokens[ends[row] - 1]):
+                ended[request] = "error"
+        return ended
+
     def _length_ends(self, ended: dict[Request, str]) -> None:
         for request in self.requests:
             if len(request.output_token_ids) >= request.sampling.max_tokens:

@@ -4,6 +4,7 @@ A backend that computes while the host goes on is not waited for: how long parts
 passed, which may be a step later. Until then their time is an estimate, and the next step's time makes up for it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from strata.backends import Backend, Stamp
@@ -47,12 +48,14 @@ class ChunkParts:
         self._backend = backend
         self._spans: list[_Span] = []
 
-    def start(self, chunk: Lowered, cursor: PromptCursor, output: StepOutput) -> None:
-        """Starts parts, at least one, until those that are started fill the budget; `prompt_part` says which comes
-        next, and is the head's where the chunk's layers are all started."""
+    def start(
+        self, chunk: Lowered, cursor: PromptCursor, output: StepOutput, submit: Callable[[Lowered, int], None]
+    ) -> None:
+        """Starts parts by `submit`, at least one, until those that are started fill the budget; `prompt_part` says
+        which comes next, and is the head's where the chunk's layers are all started."""
         moments, done, spent, each, part = [self._backend.stamp()], 0, 0.0, cursor.part_ms, cursor.part
         while part < chunk.head:
-            chunk.submit_part(part)
+            submit(chunk, part)
             part += 1
             moments.append(self._backend.stamp())
             if not each or len(moments) - 1 - done > AHEAD:

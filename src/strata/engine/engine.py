@@ -7,6 +7,7 @@ from pathlib import Path
 from time import perf_counter
 
 from strata.config import EngineOptions, ServingOptions
+from strata.engine.drafts import DraftReport
 from strata.engine.load import LoadedModel, load_model
 from strata.engine.pieces import Cutter
 from strata.engine.plan import StepOutput
@@ -108,6 +109,11 @@ class Engine:
         """What the memory tiers have counted (memory/counters.py); empty where everything lies in the file's map."""
         runner = self._runner
         return self._loaded.tier_counts() | read_kv_counts(runner.state.kv, runner.backend.array)
+
+    @property
+    def drafts(self) -> DraftReport:
+        """What drafts, why, and how it fared so far."""
+        return self._loaded.drafts
 
     @property
     def session_disk_bytes(self) -> int:

@@ -7,6 +7,9 @@ from strata import _native, hw, log
 from strata.backends import Backend
 from strata.config import EngineOptions, ServingOptions
 from strata.engine.assemble import Around, assemble
+from strata.engine.drafts import DraftReport
+from strata.engine.drafts.layer import layer_options
+from strata.engine.drafts.setup import make_speculation, report, say
 from strata.engine.gpu_experts import hold_experts, pause_while_lending, set_gpu_costs
 from strata.engine.offload import split
 from strata.engine.pieces import Cutter
@@ -39,6 +42,7 @@ class LoadedModel:
     placement: Placement
     weight_bytes_per_token: int
     kv_bytes_per_cell: int
+    drafts: DraftReport
     experts: ExpertStore | None = None  # None: they lie in the file's map
     policy: ResidencyPolicy | None = None  # None: experts do not move
 
@@ -63,7 +67,7 @@ def load_model(
 ) -> LoadedModel:
     """Opens, checks, plans and lowers; `draft`: the file of the draft layer, the model's own or another; `backend`: in
     the place of the one that the options name; `progress` is told of experts that are read."""
-    file, model, drafted = open_with_draft(path, draft)
+    file, model, drafted = open_with_draft(path, draft, options.mtp if options.spec else "off")
     if backend is None and backend_kind(options) == "cuda":
         backend = make_backend(options, None, None)  # its GPU is what the plan is made for
     if backend is not None and "chunk" not in backend.forms:
@@ -91,15 +95,20 @@ def load_model(
     backend = split(backend, placement.offloaded, options)
     state = _state(model, choice, _resident(placement, options, backend))
     tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None
-    runner = Runner(model, backend, state, limits, tracer)
+    runner = Runner(model, backend, state, limits, tracer, layer_options(file, model, options))
+    if runner.following is not None:
+        runner.following.vocabulary = runner.following.layer.prepare()
     check_after_load(placement, _machine(options, backend))
     policy = start_policy(backend, file, placement, options.link_limit_gbps * 1e9)
     if policy is not None and experts is not None and backend.name == "cuda":
         pause_while_lending(backend, policy)
     _schedule_misses(model, options, backend)
-    around = assemble(file, runner, cutter, serving or ServingOptions())
+    speculation = make_speculation(file, runner, options)
+    drafts = report(speculation, runner, options)
+    say(drafts)
+    around = assemble(file, runner, cutter, serving or ServingOptions(), speculation)
     weights, cell = runner.weight_bytes_per_token, state.cell_bytes
-    return LoadedModel(file, model, runner, cutter, around, placement, weights, cell, experts, policy)
+    return LoadedModel(file, model, runner, cutter, around, placement, weights, cell, drafts, experts, policy)
 
 
 def _schedule_misses(model: Model, options: EngineOptions, backend: Backend) -> None:

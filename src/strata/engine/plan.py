@@ -32,11 +32,16 @@ class ScheduledRows:
 
 @dataclass(frozen=True)
 class DecodeRows:
-    """One row of each sequence that decodes, each sampled: i32 [n] arrays."""
+    """Rows of the sequences that decode, each sampled: i32 [n] arrays. One of each, or, where drafts are verified, as
+    many as `counts` says: the token that exists, then drafts. `chains`: how many drafts the draft layer is to make for
+    each sequence after the step. `hold`: the next step's rows cannot be guessed."""
 
     sequences: Ints
     positions: Ints
     token_ids: Ints
+    counts: Ints | None = None
+    chains: Ints | None = None
+    hold: bool = False
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -44,6 +49,18 @@ class DecodeRows:
     def only(self, i: int) -> "DecodeRows":
         """Row i alone."""
         return DecodeRows(self.sequences[i : i + 1], self.positions[i : i + 1], self.token_ids[i : i + 1])
+
+    @property
+    def firsts(self) -> NDArray[np.int64]:
+        """Each sequence's first row."""
+        if self.counts is None:
+            return np.arange(len(self.sequences))
+        return np.cumsum(self.counts, dtype=np.int64) - self.counts
+
+    def plain(self) -> "DecodeRows":
+        """The rows without drafts."""
+        first = self.firsts
+        return DecodeRows(self.sequences[first], self.positions[first], self.token_ids[first])
 
 
 NO_DECODE = DecodeRows(NO_ROWS, NO_ROWS, NO_ROWS)
@@ -98,18 +115,34 @@ class Logprobs:
     top: list[tuple[int, float]]
 
 
+@dataclass(frozen=True)
+class Chain:
+    """Drafts of one sequence, with the draft layer's probabilities."""
+
+    token_ids: list[int]
+    probabilities: list[float]
+
+
 @dataclass
 class StepOutput:
-    """Tokens of the decode rows in their order, and the first tokens of prompts that ended; the rest by sequence.
-    The runner fills it."""
+    """Tokens of the decoding sequences in their order, `accepted` of each (None: one), and the first tokens of prompts
+    that ended; the rest by sequence. The runner fills it."""
 
     plan: StepPlan
     token_ids: Ints = field(default_factory=lambda: NO_ROWS)
     prompt_token_ids: dict[int, int] = field(default_factory=dict)  # by request
     prompt_part: int = 0  # where the cursor goes on; 0: the chunk is complete
     prompt_parts: int = 0  # of the chunk in all
-    logprobs: dict[int, Logprobs] = field(default_factory=dict)  # where they were asked for
+    accepted: Ints | None = None
+    cut: dict[int, bool] = field(
+        default_factory=dict
+    )  # whether a token that ends the text cut accepted drafts
+    chains: dict[int, Chain] = field(default_factory=dict)  # drafts after the newest tokens
+    logprobs: dict[int, list[Logprobs]] = field(
+        default_factory=dict
+    )  # where they were asked for, of each token
     faults: dict[int, StrataError] = field(default_factory=dict)  # of requests that cannot go on
     prompt_ms: float = 0.0  # of the device; what earlier steps were told wrong is made up for here
     part_ms: float = 0.0  # of one part, as measured lately; 0: nothing was
     decode_ms: float = 0.0
+    draft_ms: float = 0.0  # of the draft layer's chains

@@ -14,13 +14,40 @@ from strata.models import Model
 from strata.ops import MAX_STEP_ROWS
 
 
-def open_with_draft(path: Path, draft: Path | None) -> tuple[ModelFile, Model, ModelFile | None]:
-    """The file, its model with the draft layer of `draft` (the same file or another), and the draft's file."""
+def open_with_draft(
+    path: Path, draft: Path | None, mtp: str = "off"
+) -> tuple[ModelFile, Model, ModelFile | None]:
+    """The file, its model with a draft layer, and the draft's file: `draft`, or what `mtp` says where that is None."""
     file = open_model(path)
-    if draft is None:
+    drafted = _same_or_open(file, draft) if draft is not None else _draft_of(file, mtp)
+    if drafted is None:
         return file, models.load(file), None
-    drafted = file if draft == Path(file.path) else open_model(draft)
     return file, models.load_with_draft(file, drafted), drafted
+
+
+def _draft_of(file: ModelFile, mtp: str) -> ModelFile | None:
+    if mtp == "off" or (mtp == "auto" and not models.has_draft(file)):
+        return None
+    if mtp in ("auto", "on"):
+        return file
+    return _same_or_open(file, draft_in(Path(mtp)))
+
+
+def _same_or_open(file: ModelFile, path: Path) -> ModelFile:
+    return file if path == Path(file.path) else open_model(path)
+
+
+def draft_in(path: Path) -> Path:
+    """The file itself, or the one file with a draft layer in a folder; UsageError where there is none, or several."""
+    if not path.is_dir():
+        return path
+    found = [p for p in sorted(path.glob("*.gguf")) if models.has_draft(open_model(p))]
+    if len(found) != 1:
+        many = (
+            f"{len(found)} files with a draft layer: {', '.join(p.name for p in found)}" if found else "none"
+        )
+        raise UsageError(f"--mtp {path}: a folder must hold one GGUF file with a draft layer; it has {many}")
+    return found[0]
 
 
 def make_plan(
@@ -36,7 +63,7 @@ def plan_file(
 ) -> Placement:
     """The placement of a model file on a machine, this one when not given, taken as the options say; reads headers
     only."""
-    file, model, drafted = open_with_draft(path, draft)
+    file, model, drafted = open_with_draft(path, draft, options.mtp)
     found = machine or hw.machine(options.threads)
     taken = found.taken_as(options.ram_limit_gib, options.vram_limit_gib, options.link_limit_gbps)
     return make_plan(file, model, options, drafted, taken)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends import Backend, PeekingReplay, Replay
-from strata.engine.drafter import Drafter
+from strata.engine.drafts.layer import DraftLayer, LayerOptions
 from strata.engine.keeper import Keeper
 from strata.engine.routes import RouteTracer
 from strata.engine.sample_inputs import SampleInputs
@@ -157,11 +157,11 @@ class Programs:
     def __init__(
         self,
         model: Model,
-        backend: Backend,
         state: StatePool,
         limits: Limits,
         inputs: Inputs,
         tracer: RouteTracer | None = None,
+        drafts: LayerOptions | None = None,
     ):
         self._model, self._state, self._inputs, self._tracer = model, state, inputs, tracer
         self._table = model.config.rope.table(limits.max_model_len)
@@ -169,8 +169,10 @@ class Programs:
         self.logits = Buffer("logits", (MAX_STEP_ROWS, vocab), role="output", live=live)
         self.samples = SampleInputs(inputs.step, limits.max_num_seqs, vocab)
         self.ring = ResultsRing.create(MAX_STEP_ROWS)
-        drafted = getattr(model, "draft", None) is not None
-        self.drafter = Drafter(cast(DraftModel, model), inputs.step, inputs.chunk) if drafted else None
+        self.drafter: DraftLayer | None = None
+        if getattr(model, "draft", None) is not None:
+            drafted, options = cast(DraftModel, model), drafts or LayerOptions()
+            self.drafter = DraftLayer(drafted, inputs.step, inputs.chunk, self.samples, self._table, options)
         self._limits = limits
         self.step_of: tuple[Lowered, ...] = ()  # by number of rows
         self.chunks: tuple[Lowered, ...] = ()  # the narrowest first
@@ -180,12 +182,13 @@ class Programs:
         steps = [self._forward("step", size) for size in self._limits.step_buckets]
         chunks = [self._forward("chunk", rows) for rows in self._limits.chunk_buckets]
         sampler, settling = self._sampler(backend), keeper.program()
-        draft = [] if self.drafter is None else [self.drafter.program(self._state, self._table, self.logits)]
+        sizes = self._limits.step_buckets
+        draft = [] if self.drafter is None else self.drafter.programs(self._state, sizes)
         backend.reserve(max(p.arena_bytes for p in (*steps, sampler, settling, *draft)))
         backend.reserve(max((p.arena_bytes for p in chunks), default=0), "chunk")
         keeper.bind(settling)
         if self.drafter is not None:
-            self.drafter.bind(backend, draft[0])
+            self.drafter.bind(backend, draft)
         self.sampler = backend.lower(sampler)
         buckets = [Lowered.of(p, backend.lower(p)) for p in steps]
         self.step_of = _by_rows(buckets)
@@ -210,7 +213,8 @@ class Programs:
             self._model.forward(b, self._state, self._table, self.logits)
         else:
             model = cast(DraftModel, self._model)
-            model.forward(b, self._state, self._table, self.logits, self.drafter.hidden(form))
+            keep = self.drafter.keep(form, self._state)
+            model.forward(b, self._state, self._table, self.logits, keep)
         return b.finish()
 
     def _sampler(self, backend: Backend) -> Program:

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from strata.backends import Backend, Replay
 from strata.engine.ahead import RunAhead
 from strata.engine.chunk_parts import ChunkParts
+from strata.engine.drafts.following import Following
+from strata.engine.drafts.layer import LayerOptions
+from strata.engine.drafts.verify import Verifier
 from strata.engine.keeper import Keeper
 from strata.engine.plan import Ints, PromptCursor, ScheduledRows, StepOutput, StepPlan
 from strata.engine.pooling import Pooling
@@ -36,11 +39,12 @@ class Runner:
         state: StatePool,
         limits: Limits,
         tracer: RouteTracer | None = None,
+        drafts: LayerOptions | None = None,
     ):
         self.limits, self.backend, self.model, self.state = limits, backend, model, state
         self.pages = PageTable(state.num_pages)
         self._buffers = Inputs.create(limits)
-        self.programs = Programs(model, backend, state, limits, self._buffers, tracer)
+        self.programs = Programs(model, state, limits, self._buffers, tracer, drafts)
         self.keeper = Keeper(backend, self._buffers.settling, state, self.pages)
         self.programs.lower(backend, self.keeper)
         self._tracer = tracer
@@ -56,6 +60,9 @@ class Runner:
         self._step = 0
         self._written: Ints | None = None  # decoding sequences that the step inputs name
         self._ahead = RunAhead(self)
+        layer = self.programs.drafter
+        self.following = None if layer is None else Following(layer, limits.max_num_seqs)
+        self._verifier = Verifier(self, self.following)
         self.watch: Watch | None = None
         self._parts = ChunkParts(backend)
         self._pooling: dict[int, Pooling] = {}  # by sequence, where a prompt's features are wanted
@@ -65,6 +72,9 @@ class Runner:
         self._ahead.meet(plan)
         for started in plan.started:
             self._samples.start(started)
+            self._verifier.start(started)
+            if self.following is not None:
+                self.following.start(started)
             self._pooling.pop(started.sequence, None)
             if started.pooling is not None:
                 self._pooling[started.sequence] = started.pooling
@@ -76,11 +86,14 @@ class Runner:
             self._read_end(plan, output)
         begin = perf_counter()
         if plan.tails:
-            self._compute(plan, output)
-            output.decode_ms = (perf_counter() - begin) * 1e3
-        elif len(plan.decode):
-            self._decode(plan, output)
-            output.decode_ms = output.decode_ms or (perf_counter() - begin) * 1e3
+            self.compute(plan, output)
+            output.decode_ms = (perf_counter() - begin) * 1e3 - output.draft_ms
+        elif len(plan.decode.sequences):
+            if plan.decode.counts is not None:
+                self._verifier.run(plan, output)
+            else:
+                self._decode(plan, output)
+            output.decode_ms = output.decode_ms or (perf_counter() - begin) * 1e3 - output.draft_ms
             self._read(plan, output)
             self._read_end(plan, output)
         self._parts.settle(output)
@@ -95,7 +108,7 @@ class Runner:
         try:
             if cursor.part == 0:
                 self._begin_chunk(chunk, cursor)
-            self._parts.start(chunk, cursor, output)
+            self._parts.start(chunk, cursor, output, self._start_part)
         except FaultError as fault:
             output.faults[cursor.rows.sequence], output.prompt_part = fault, 0
 
@@ -105,6 +118,8 @@ class Runner:
             chunk.replay.check()  # of a chunk that was given up
         self.write("chunk", cursor.rows)
         self._write_taps(cursor.taps)
+        if self.following is not None:
+            self.following.chunk_begins(cursor.rows)
 
     def _read_end(self, plan: StepPlan, output: StepOutput) -> None:
         """What follows a chunk's last layer, when all of them are started: waits for them."""
@@ -120,6 +135,8 @@ class Runner:
             chunk.replay.check()
             self.commit({rows.sequence: 0})
             self.trace(len(rows.token_ids), "chunk")
+            if self.following is not None:
+                self.following.chunk_done(rows)
             if rows.sequence in self._pooling:
                 self._pool(chunk, rows, 0)
             if rows.sampled:
@@ -127,19 +144,35 @@ class Runner:
         except FaultError as fault:
             output.faults[rows.sequence] = fault
 
+    def _start_part(self, chunk: Lowered, part: int) -> None:
+        """The last part before the head is the draft layer's, where there is one: its faults cost drafts alone, so that
+        those of the parts before it are looked for first."""
+        if self.following is None or part != chunk.head - 1:
+            chunk.submit_part(part)
+            return
+        chunk.replay.wait()
+        chunk.replay.check()
+        try:
+            chunk.run_part(part)
+        except FaultError:
+            self.following.chains.faults += 1
+
     def _head(self, part: int, rows: ScheduledRows, output: StepOutput) -> None:
         """Logits and the token after a prompt that ends with a chunk."""
         self.want(np.array([len(rows.token_ids) - 1]))
         self.programs.of("chunk", len(rows.token_ids)).run_part(part)
         sequences, positions = np.array([[rows.sequence], [rows.end - 1]], np.int32)
-        self._prepare(sequences, positions)
-        output.prompt_token_ids[rows.request_id] = int(self._sample(sequences, positions, output)[0])
+        self.prepare(sequences, positions)
+        token = int(self._sample(sequences, positions, output)[0])
+        output.prompt_token_ids[rows.request_id] = token
+        if self.following is not None:
+            self.following.sampled(rows.sequence, token)
 
     def _decode(self, plan: StepPlan, output: StepOutput) -> None:
         """Rows that all decode: sampling follows without a wait; so does the next forward where it can run ahead, or
         a prompt's parts."""
         decode = plan.decode
-        self._prepare(decode.sequences, decode.positions)
+        self.prepare(decode.sequences, decode.positions)
         if self._samples.masked:
             output.faults.update(self._samples.fill_masks(decode.sequences))
         timer = self._parts.timer(plan)
@@ -151,7 +184,8 @@ class Runner:
             self.commit_one(decode.sequences)
             timer.stop()
             self._read(plan, output)
-            if plan.prompt is None:  # a chunk has the same logits, and its faults would be mistaken
+            # a chunk has the same logits, and its faults would be mistaken
+            if plan.prompt is None and not decode.hold:
                 self._ahead.begin(decode)
             self._ahead.wait(self._results, self._step)
             output.decode_ms = timer.ms
@@ -163,6 +197,8 @@ class Runner:
         self.trace(len(decode.sequences), "step")
         tokens = self.published()
         output.token_ids = self._sampled(decode.sequences, decode.positions, tokens, output)
+        if self.following is not None:
+            self.following.decoded(decode.sequences, decode.positions, decode.token_ids, tokens)
 
     def forget_guess(self) -> None:
         """What runs ahead is not what comes next."""
@@ -183,6 +219,11 @@ class Runner:
         return self.programs.ring.ids(self._results, self._step)
 
     @property
+    def guessing(self) -> bool:
+        """Whether a forward was started ahead and its plan has not come yet."""
+        return self._ahead.guessing
+
+    @property
     def samples(self) -> SampleInputs:
         """Inputs and results of sampling."""
         return self._samples
@@ -192,7 +233,7 @@ class Runner:
         """Inputs of the step form."""
         return self._buffers.step
 
-    def _compute(self, plan: StepPlan, output: StepOutput) -> None:
+    def compute(self, plan: StepPlan, output: StepOutput) -> None:
         """Decoding rows and prompt tails. Where one is at fault, each sequence is computed again by itself."""
         try:
             self.write_rows(plan).run()
@@ -205,15 +246,28 @@ class Runner:
         self.commit_one(decode.sequences)
         self.commit({t.sequence: len(t.token_ids) for t in plan.tails})
         self.trace(len(decode.sequences) + sum(len(t.token_ids) for t in plan.tails), "step")
+        if self.following is not None:
+            for tail in plan.tails:
+                self.following.tail_done(tail)
         sequences = np.append(decode.sequences, np.array([t.sequence for t in sampled], np.int32))
         positions = np.append(decode.positions, np.array([t.end - 1 for t in sampled], np.int32))
         if not len(sequences):
             return
-        self._prepare(sequences, positions)
+        self.prepare(sequences, positions)
         tokens = self._sample(sequences, positions, output)
         output.token_ids = np.append(output.token_ids, tokens[: len(decode)])
         for tail, token in zip(sampled, tokens[len(decode) :].tolist(), strict=True):
             output.prompt_token_ids[tail.request_id] = token
+        self._tell_following(plan, sampled, tokens)
+
+    def _tell_following(self, plan: StepPlan, sampled: list[ScheduledRows], tokens: Ints) -> None:
+        if self.following is None:
+            return
+        d, count = plan.decode, len(plan.decode)
+        if count:
+            self.following.decoded(d.sequences, d.positions, d.token_ids, tokens[:count])
+        for tail, token in zip(sampled, tokens[count:].tolist(), strict=True):
+            self.following.sampled(tail.sequence, token)
 
     def write_rows(self, plan: StepPlan) -> Replay:
         """Step inputs of the plan's rows; the replay that computes them."""
@@ -267,7 +321,7 @@ class Runner:
         parts = [StepPlan(decode.only(i)) for i in range(len(decode))] + [StepPlan(tails=(t,)) for t in tails]
         if len(parts) > 1:
             for part in parts:
-                self._compute(part, output)
+                self.compute(part, output)
             return
         for sequence in decode.sequences.tolist():
             output.faults[sequence] = fault
@@ -275,7 +329,7 @@ class Runner:
         for tail in tails:
             output.faults[tail.sequence] = fault
 
-    def _prepare(self, sequences: Ints, positions: Ints) -> None:
+    def prepare(self, sequences: Ints, positions: Ints) -> None:
         """What sampling needs besides logits and masks."""
         self._samples.write(sequences, positions)
         self._step += 1
@@ -297,11 +351,20 @@ class Runner:
     def _sampled(self, sequences: Ints, positions: Ints, tokens: Ints, output: StepOutput) -> Ints:
         """Tokens that became output."""
         self._samples.commit(sequences, tokens)
-        if self.watch is not None:
-            self.watch(sequences, positions, self._logits[: len(sequences)])
-        if self._samples.num_top:
-            self._log(sequences, tokens, output)
+        self.tell(sequences, positions, tokens, None, output)
         return tokens
+
+    def tell(
+        self, sequences: Ints, positions: Ints, tokens: Ints, rows: NDArray[Any] | None, output: StepOutput
+    ) -> None:
+        """Hands on the logits that tokens were sampled from, of these rows (None: the first ones), where wanted."""
+        if self.watch is None and not self._samples.num_top:
+            return
+        logits = self._logits[: len(sequences)] if rows is None else np.array(self._logits)[rows]
+        if self.watch is not None:
+            self.watch(sequences, positions, logits)
+        if self._samples.num_top:
+            self._log(sequences, tokens, logits, output)
 
     def _without_faults(self, sequences: Ints, fault: FaultError, output: StepOutput) -> Ints:
         tokens = self.published()
@@ -311,11 +374,12 @@ class Runner:
         output.faults.update(dict.fromkeys(sequences[at_fault].tolist(), fault))
         return np.maximum(tokens, 0)
 
-    def _log(self, sequences: Ints, tokens: Ints, output: StepOutput) -> None:
+    def _log(self, sequences: Ints, tokens: Ints, logits: NDArray[Any], output: StepOutput) -> None:
         for row, (sequence, token) in enumerate(zip(sequences.tolist(), tokens.tolist(), strict=True)):
             count = self._samples.num_top.get(sequence)
             if count is not None:
-                output.logprobs[sequence] = log_probabilities(self._logits[row], token, count)
+                found = log_probabilities(logits[row], token, count)
+                output.logprobs.setdefault(sequence, []).append(found)
 
     def write(self, form: Form, rows: ScheduledRows) -> None:
         """Step inputs of one sequence's rows, whose pages it holds."""

@@ -19,6 +19,7 @@ from strata.ops import (
     pack_bias,
     sample_params,
 )
+from strata.ops.sample_params import SAMPLE_PARAMS
 
 MAX_BIASES = 1024  # a sequence
 MAX_TOP_LOGPROBS = 128
@@ -95,6 +96,10 @@ class SampleInputs:
             self._params[:n] = self._records[sequences]
             self._written = sequences
         self._positions[:n] = positions
+        self.tell_counts()
+
+    def tell_counts(self) -> None:
+        """Writes which tokens the next sampling counts before it chooses."""
         if self._fresh:
             self._num[0] = len(self._fresh)
             self._slots[: len(self._fresh)], self._tokens[: len(self._fresh)] = zip(*self._fresh, strict=True)
@@ -103,6 +108,12 @@ class SampleInputs:
         """A sampling was started with what `write` left."""
         if self._fresh:
             self._fresh, self._num[0] = [], 0
+
+    def unmasked(self, sequences: Ints) -> NDArray[np.uint8]:
+        """Records without masks, [n, bytes], for what is drafted: the mask of a later place is not known."""
+        records = self._records[sequences]
+        records.view(SAMPLE_PARAMS)["mask_id"] = -1
+        return records
 
     @property
     def masked(self) -> bool:
@@ -125,6 +136,22 @@ class SampleInputs:
                 failed[sequence] = error
                 row[:] = -1
         return failed
+
+    def depends_on_tokens(self, sequence: int) -> bool:
+        """Whether what is sampled depends on the tokens before it beside the logits: penalties, a mask."""
+        return sequence in self._counted or sequence in self._mask_of
+
+    def take(self, sequence: int, token: int) -> None:
+        """A token became output in the middle of a step; StrataError where its mask refuses it."""
+        mask = self._mask_of.get(sequence)
+        if mask is not None:
+            mask.accept(token)
+        if sequence not in self._counted:
+            return
+        if self._host_counts:
+            self._counts[sequence, token] += 2
+        else:
+            self._fresh.append((sequence, token))
 
     def commit(self, sequences: Ints, token_ids: Ints) -> None:
         """Counts the tokens that became output: at once where the host can, else when sampling begins next."""

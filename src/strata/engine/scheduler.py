@@ -5,9 +5,10 @@ from time import perf_counter
 from typing import Protocol
 
 from strata.engine.batch import DecodeBatch, accept, ends
+from strata.engine.drafts import Speculation
 from strata.engine.fairness import FairShare, PromptOrder
 from strata.engine.pieces import Cutter
-from strata.engine.plan import ScheduledRows, StartedSequence, StepOutput, StepPlan
+from strata.engine.plan import DecodeRows, ScheduledRows, StartedSequence, StepOutput, StepPlan
 from strata.engine.reader import PromptReader
 from strata.engine.request import Request, Status
 from strata.engine.waiting import QueueLimits, QueuePlace, WaitingRoom
@@ -53,8 +54,14 @@ class SchedulerOptions:
 class Scheduler:
     """A request waits, reads its prompt, decodes, ends; at any time it may have to make room, or be given up."""
 
-    def __init__(self, options: SchedulerOptions, cutter: Cutter, memory: SequenceMemory):
-        self._options, self._cutter, self._memory = options, cutter, memory
+    def __init__(
+        self,
+        options: SchedulerOptions,
+        cutter: Cutter,
+        memory: SequenceMemory,
+        drafts: Speculation | None = None,
+    ):
+        self._options, self._cutter, self._memory, self.drafts = options, cutter, memory, drafts
         self._share = FairShare()
         self._order = PromptOrder(self._share)
         self._waiting = WaitingRoom(self._share, options.limits, options.max_num_seqs)
@@ -102,18 +109,31 @@ class Scheduler:
             self._grow_decoding(request)
         decoding = len(self._batch) > 0
         if not self._prompts:
-            return StepPlan(self._batch.rows(), started=started)
+            return StepPlan(self._decode_rows(), started=started)
         tails = self._tails()
         if not self._reader.busy:
             self._begin_chunk(decoding)
         if not (decoding or tails or self._reader.busy) and len(self._prompts) > 1:
             self.preempt(self._youngest())  # prompts that hold all memory among them, none finding more
+        rows = self._batch.rows() if tails else self._decode_rows()
         cursor = self._reader.cursor(decoding)
-        return StepPlan(self._batch.rows(), tails, cursor, started, self._reader.busy)
+        return StepPlan(rows, tails, cursor, started, self._reader.busy)
+
+    def _decode_rows(self) -> DecodeRows:
+        """A row of each sequence, and drafts where they pay."""
+        rows = self._batch.rows()
+        if self.drafts is None:
+            return rows
+        return self.drafts.rows(rows, self._batch.requests, self._memory.grow)
 
     def update(self, output: StepOutput) -> None:
         """Takes in a step's result; requests that end leave."""
-        ended = self._batch.advance(output.token_ids, output.faults)
+        if self.drafts is not None:
+            self.drafts.update(output, self._batch.requests)
+        if output.accepted is None:
+            ended = self._batch.advance(output.token_ids, output.faults)
+        else:
+            ended = self._batch.advance_by(output.token_ids, output.accepted, output.faults)
         if output.logprobs:
             for request in self._batch.requests:
                 self._log(request, output)
@@ -220,8 +240,7 @@ class Scheduler:
             self._finish(request, reason)
 
     def _log(self, request: Request, output: StepOutput) -> None:
-        found = output.logprobs.get(request.sequence)
-        if found is not None:
+        for found in output.logprobs.get(request.sequence, ()):
             request.logprobs.append(found.chosen)
             request.top_logprobs.append(found.top)
 
@@ -239,6 +258,8 @@ class Scheduler:
             self._order.leave(request)
         else:
             self._batch.leave(request)
+        if self.drafts is not None:
+            self.drafts.leave(request)
 
     def _finish(self, request: Request, reason: str) -> None:
         void = self._reader.drop(request) or reason == "error"

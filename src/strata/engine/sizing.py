@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from strata.backends.base import Arena, HostStamp
 from strata.config import EngineOptions
+from strata.engine.drafts.layer import LayerOptions, layer_options
 from strata.engine.programs import Limits
 from strata.engine.runner import Runner
 from strata.errors import UnsupportedError
@@ -40,7 +41,7 @@ class CountingBackend:
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
         """Nothing: programs tell."""
 
-    def lower(self, program: Program, arena: Arena = "step") -> "CountingBackend":
+    def lower(self, program: Program, arena: Arena = "step", own_faults: bool = False) -> "CountingBackend":
         """Notes the arena and every buffer that stays."""
         self.arenas[arena] = max(self.arenas.get(arena, 0), program.arena_bytes)
         self.buffers |= {b: None for b in program.buffers() if b.role != "scratch"}
@@ -87,7 +88,8 @@ def model_sizes(
 ) -> ModelSizes:
     """Sizes for steps and prompts of up to `context` tokens; no weight is touched."""
     rows = chunk_rows(prompt_rows(options), context)
-    counted, state = _count(model, context, options.max_num_seqs, rows)
+    layer = layer_options(file, model, options)
+    counted, state = _count(model, context, options.max_num_seqs, rows, layer)
     own = {*state.paged(), *state.recurrent()}
     weights = _weights(file, draft)
     shape = model.state_shape()
@@ -106,11 +108,14 @@ def model_sizes(
     )
 
 
-def _count(model: Model, context: int, sequences: int, rows: int) -> tuple[CountingBackend, StatePool]:
+def _count(
+    model: Model, context: int, sequences: int, rows: int, layer: LayerOptions
+) -> tuple[CountingBackend, StatePool]:
     backend = CountingBackend()
     pages = sequences * -(-context // PAGE_CELLS)
     state = StatePool.create(model.state_shape(), pages, sequences, "f16")
-    Runner(model, backend, state, Limits(context, sequences, rows, step_buckets=(MAX_STEP_ROWS,)))
+    limits = Limits(context, sequences, rows, step_buckets=(MAX_STEP_ROWS,))
+    Runner(model, backend, state, limits, drafts=layer)
     return backend, state
 
 

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.engine.drafts.layer import Rows
 from strata.engine.pieces import Cutter
 from strata.engine.plan import ScheduledRows
 from strata.engine.runner import Runner
 from strata.errors import FaultError
-from strata.ops import MAX_STEP_ROWS, Form
+from strata.ops import MAX_STEP_ROWS, RING_ROWS, Form
 
 Pieces = Iterator[NDArray[np.float32]]  # [n, vocab_size] each
 
@@ -47,21 +48,17 @@ class Teacher:
         """Logits of the draft layer: row i from position i's rows of the trunk and token i + 1."""
         drafter = self._runner.programs.drafter
         assert drafter is not None, "the model has no draft layer"
+        cutter = Cutter(min(cutter.prefill, RING_ROWS))  # so that the ring holds what a piece leaves
         position, last = 0, len(token_ids) - 1
         try:
             while position < last:
                 piece = cutter.cut(position, last - position)
                 end = position + piece.count
                 self._trunk(piece.form, position, list(token_ids[position:end]))
-                hidden = drafter.trunk_rows(piece.form, range(piece.count))
-                for first in range(0, piece.count, MAX_STEP_ROWS):
-                    part = hidden[first : first + MAX_STEP_ROWS]
-                    begin = position + first
-                    following = list(token_ids[begin + 1 : begin + 1 + len(part)])
-                    self._runner.write("step", ScheduledRows(-1, 0, begin, following, sampled=False))
-                    self._runner.want(np.arange(len(part)))
-                    drafter.run(part)
-                    yield self._runner.logits(len(part))
+                for begin in range(position, end, drafter.lanes):
+                    cells = np.arange(begin, min(begin + drafter.lanes, end), dtype=np.int32)
+                    following = np.array(token_ids, np.int32)[cells + 1]
+                    yield drafter.all_logits(Rows(np.zeros(len(cells), np.int32), cells, following))
                 position = end
         finally:
             self._runner.pages.free(0)

@@ -111,8 +111,17 @@ class GatedAttention:
         """Values of a head."""
         return self.q_norm.shape[0]
 
-    def forward(self, b: Builder, x: Buffer, state: StatePool, rotary: Rotary) -> Buffer:
-        """The mixer's output [rows, hidden] from its normed input."""
+    def store(self, b: Builder, x: Buffer, state: StatePool, rotary: Rotary) -> None:
+        """The rows' cells alone, for rows that come later."""
+        k = head_norm_rope(b, linear(b, x, self.k_proj), self.k_norm, rotary, self.eps)
+        kv_store(b, k, linear(b, x, self.v_proj), state.kv.layers[self.place])
+        if self.indexer is not None:
+            pool = state.index[self.indexer.place]
+            index_keys(b, linear(b, x, self.indexer.k_proj), self.indexer.k_norm, pool, rotary, self.eps)
+
+    def forward(self, b: Builder, x: Buffer, state: StatePool, rotary: Rotary, window: int = 0) -> Buffer:
+        """The mixer's output [rows, hidden] from its normed input; `window`: cells that a row without an indexer
+        attends to, 0: all."""
         kv, dim = state.kv.layers[self.place], self.head_dim
         q_and_gate = linear(b, x, self.q_proj)
         q = head_norm_rope(b, q_and_gate, self.q_norm, rotary, self.eps, stride=2 * dim)
@@ -120,7 +129,7 @@ class GatedAttention:
         kv_store(b, k, linear(b, x, self.v_proj), kv)
         heads, scale = q.shape[-1] // dim, dim**-0.5
         if self.indexer is None:
-            y = attention(b, q, kv, heads, scale)
+            y = attention(b, q, kv, heads, scale, window)
         else:
             pool = state.index[self.indexer.place]
             blocks = self.indexer.forward(b, x, pool, rotary, self.eps)

@@ -8,6 +8,7 @@ from strata.errors import ModelFileError
 from strata.gguf import ModelFile
 from strata.memory import StatePool, StateShape
 from strata.models.delta_mixer import DeltaMixer
+from strata.models.draft_pass import DraftPass, Keep
 from strata.models.gated_attention import GatedAttention
 from strata.models.metadata import Metadata, RopeConfig
 from strata.models.mixers import mixer_state
@@ -19,7 +20,6 @@ from strata.ops import (
     Weight,
     add,
     concat,
-    copy_rows,
     embed,
     gather_logit_rows,
     linear,
@@ -58,14 +58,21 @@ class Block:
     ffn_norm: Weight
     ffn: FeedForward
 
-    def forward(self, b: Builder, x: Buffer, state: StatePool, rotary: Rotary, eps: float) -> Buffer:
-        """The residual after the block."""
+    def forward(
+        self, b: Builder, x: Buffer, state: StatePool, rotary: Rotary, eps: float, window: int = 0
+    ) -> Buffer:
+        """The residual after the block; `window`: of attention."""
         normed = rms_norm(b, x, self.attn_norm, eps)
         if isinstance(self.mixer, DeltaMixer):
             x = add(b, x, self.mixer.forward(b, normed, state))
         else:
-            x = add(b, x, self.mixer.forward(b, normed, state, rotary))
+            x = add(b, x, self.mixer.forward(b, normed, state, rotary, window))
         return add(b, x, self.ffn.forward(b, rms_norm(b, x, self.ffn_norm, eps)))
+
+    def store(self, b: Builder, x: Buffer, state: StatePool, rotary: Rotary, eps: float) -> None:
+        """The cells of an attention block alone."""
+        assert isinstance(self.mixer, GatedAttention)
+        self.mixer.store(b, rms_norm(b, x, self.attn_norm, eps), state, rotary)
 
 
 @dataclass(frozen=True)
@@ -86,17 +93,17 @@ class Hybrid:
         return mixer_state([block.mixer for block in (*self.blocks, *drafted)])
 
     def forward(
-        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer | None = None
+        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, keep: Keep | None = None
     ) -> None:
-        """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in, `hidden` [rows, hidden_size] the
-        normed residual of every row, which a draft layer reads."""
+        """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in, `keep` the normed residual of every
+        row [rows, hidden_size], which a draft layer reads."""
         eps, rotary = self.config.rms_eps, Rotary(table, self.axes)
         x = embed(b, self.token_embd)
         for i, block in enumerate(self.blocks):
             b.mark(f"layer.{i}")
             x = block.forward(b, x, state, rotary, eps)
-        if hidden is not None:
-            copy_rows(b, rms_norm(b, x, self.output_norm, eps), hidden)
+        if keep is not None:
+            keep(b, rms_norm(b, x, self.output_norm, eps))
         b.mark("head", repeatable=True)
         linear(b, rms_norm(b, gather_logit_rows(b, x), self.output_norm, eps), self.output, out=logits)
 
@@ -105,13 +112,17 @@ class Hybrid:
         """Values of a row that the draft layer reads and gives."""
         return self.config.hidden_size
 
-    def draft_forward(
-        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer, hidden_out: Buffer
-    ) -> None:
-        """Emits a step of the draft layer, which must be attached (`HybridDraft.forward`)."""
+    def draft_forward(self, b: Builder, state: StatePool, table: Buffer, run: DraftPass) -> None:
+        """Emits a pass of the draft layer, which must be attached."""
         assert self.draft is not None
-        rotary = Rotary(table, self.axes)
-        self.draft.forward(b, state, rotary, self.config.rms_eps, logits, hidden, hidden_out)
+        self.draft.forward(b, state, Rotary(table, self.axes), self.config.rms_eps, run)
+
+    def draft_cells(
+        self, b: Builder, state: StatePool, table: Buffer, hidden: Buffer, tokens: Buffer | None = None
+    ) -> None:
+        """Emits what stores the rows' cells of the draft layer."""
+        assert self.draft is not None
+        self.draft.store(b, state, Rotary(table, self.axes), self.config.rms_eps, hidden, tokens)
 
 
 @dataclass(frozen=True)
@@ -126,25 +137,24 @@ class HybridDraft:
     output_norm: Weight
     output: Weight
 
-    def forward(
-        self,
-        b: Builder,
-        state: StatePool,
-        rotary: Rotary,
-        eps: float,
-        logits: Buffer,
-        hidden: Buffer,
-        hidden_out: Buffer,
-    ) -> None:
-        """Emits a step of the draft layer: `tokens` are those after the rows' positions; `hidden` [rows, hidden_size]
-        is the trunk's, or `hidden_out` of the row before."""
-        x = rms_norm(b, embed(b, self.token_embd), self.embd_norm, eps)
-        h = rms_norm(b, hidden, self.hidden_norm, eps)
-        x = linear(b, concat(b, x, h, 0, h.shape[-1]), self.join_proj)
-        x = rms_norm(b, self.block.forward(b, x, state, rotary, eps), self.output_norm, eps)
-        copy_rows(b, x, hidden_out)
+    def forward(self, b: Builder, state: StatePool, rotary: Rotary, eps: float, run: DraftPass) -> None:
+        """Emits a pass of the draft layer, whose rows' hidden width is hidden_size."""
+        x = self.block.forward(b, self._joined(b, eps, run.hidden), state, rotary, eps, run.window)
+        x = rms_norm(b, x, self.output_norm, eps)
+        run.keep(b, x)
         b.mark("head", repeatable=True)
-        linear(b, gather_logit_rows(b, x), self.output, out=logits)
+        run.head(b, gather_logit_rows(b, x), self.output)
+
+    def store(
+        self, b: Builder, state: StatePool, rotary: Rotary, eps: float, hidden: Buffer, tokens: Buffer | None
+    ) -> None:
+        """Emits the rows' cells alone; `tokens`: those after the rows' positions, in the place of the step's."""
+        self.block.store(b, self._joined(b, eps, hidden, tokens), state, rotary, eps)
+
+    def _joined(self, b: Builder, eps: float, hidden: Buffer, tokens: Buffer | None = None) -> Buffer:
+        x = rms_norm(b, embed(b, self.token_embd, tokens), self.embd_norm, eps)
+        h = rms_norm(b, hidden, self.hidden_norm, eps)
+        return linear(b, concat(b, x, h, 0, h.shape[-1]), self.join_proj)
 
 
 def load_hybrid(file: ModelFile, feed_forward: LoadFeedForward) -> Hybrid:

@@ -6,6 +6,7 @@ from strata.errors import ModelFileError, UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import StatePool, StateShape
 from strata.models.delta_mixer import DeltaMixer
+from strata.models.draft_pass import DraftPass, Keep
 from strata.models.gated_attention import GatedAttention, Indexer
 from strata.models.hyper import HyperConnection
 from strata.models.metadata import Metadata, RopeConfig
@@ -21,7 +22,6 @@ from strata.ops import (
     cell_positions,
     concat,
     copy_columns,
-    copy_rows,
     embed,
     gather_logit_rows,
     grouped_norm,
@@ -56,9 +56,16 @@ class Block:
     moe: MoeWeights
 
     def forward(
-        self, b: Builder, residual: Buffer, state: StatePool, rotary: Rotary, ngrams: Buffer | None = None
+        self,
+        b: Builder,
+        residual: Buffer,
+        state: StatePool,
+        rotary: Rotary,
+        ngrams: Buffer | None = None,
+        window: int = 0,
     ) -> Buffer:
-        """The streams [rows, streams * hidden] after the block; `ngrams`: the step's rows of the n-gram table."""
+        """The streams [rows, streams * hidden] after the block; `ngrams`: the step's rows of the n-gram table;
+        `window`: of attention."""
         if self.ngram is not None:
             assert ngrams is not None
             residual = self.ngram.forward(b, residual, ngrams, state.rings[-1])
@@ -66,10 +73,15 @@ class Block:
         if isinstance(self.mixer, DeltaMixer):
             y = self.mixer.forward(b, x, state)
         else:
-            y = self.mixer.forward(b, x, state, rotary)
+            y = self.mixer.forward(b, x, state, rotary, window)
         residual = self.attn_streams.write(b, residual, y, inject)
         x, inject = self.ffn_streams.read(b, residual)
         return self.ffn_streams.write(b, residual, self.moe.forward(b, x), inject)
+
+    def store(self, b: Builder, residual: Buffer, state: StatePool, rotary: Rotary) -> None:
+        """The cells of an attention block alone."""
+        assert isinstance(self.mixer, GatedAttention)
+        self.mixer.store(b, self.attn_streams.read(b, residual)[0], state, rotary)
 
 
 @dataclass(frozen=True)
@@ -84,21 +96,26 @@ class Qwen4ExpDraft:
     head_streams: HyperConnection
     output: Weight
 
-    def forward(
-        self, b: Builder, state: StatePool, rotary: Rotary, logits: Buffer, hidden: Buffer, hidden_out: Buffer
-    ) -> None:
-        """Emits a step of the draft layer: `tokens` are those after the rows' positions; `hidden` [rows, streams *
-        hidden_size] is the trunk's, or `hidden_out` of the row before."""
+    def forward(self, b: Builder, state: StatePool, rotary: Rotary, run: DraftPass) -> None:
+        """Emits a pass of the draft layer, whose rows' hidden width is streams * hidden_size."""
         if state.index:
             cell_positions(b, state.index[0].cells)
-        x = self.block.forward(b, self._joined(b, hidden), state, rotary)
-        copy_rows(b, x, hidden_out)
+        x = self.block.forward(b, self._joined(b, run.hidden), state, rotary, window=run.window)
+        run.keep(b, x)
         b.mark("head", repeatable=True)
-        linear(b, self.head_streams.mix(b, gather_logit_rows(b, x)), self.output, out=logits)
+        run.head(b, self.head_streams.mix(b, gather_logit_rows(b, x)), self.output)
 
-    def _joined(self, b: Builder, hidden: Buffer) -> Buffer:
+    def store(
+        self, b: Builder, state: StatePool, rotary: Rotary, hidden: Buffer, tokens: Buffer | None
+    ) -> None:
+        """Emits the rows' cells alone; `tokens`: those after the rows' positions, in the place of the step's."""
+        if state.index:
+            cell_positions(b, state.index[0].cells)
+        self.block.store(b, self._joined(b, hidden, tokens), state, rotary)
+
+    def _joined(self, b: Builder, hidden: Buffer, tokens: Buffer | None = None) -> Buffer:
         streams, eps = self.head_streams.streams, self.head_streams.eps
-        e = rms_norm(b, embed(b, self.token_embd), self.embd_norm, eps)
+        e = rms_norm(b, embed(b, self.token_embd, tokens), self.embd_norm, eps)
         h, width = grouped_norm(b, hidden, self.hidden_norm, streams, eps), e.shape[-1]
         out = b.rows(streams * width, "streams", like=e)
         for c in range(streams):
@@ -136,18 +153,23 @@ class Qwen4Exp:
         """Values of a row that the draft layer reads and gives."""
         return self.config.streams * self.config.hidden_size
 
-    def draft_forward(
-        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer, hidden_out: Buffer
-    ) -> None:
-        """Emits a step of the draft layer, which must be attached (`Qwen4ExpDraft.forward`)."""
+    def draft_forward(self, b: Builder, state: StatePool, table: Buffer, run: DraftPass) -> None:
+        """Emits a pass of the draft layer, which must be attached."""
         assert self.draft is not None
-        self.draft.forward(b, state, Rotary(table, self.axes), logits, hidden, hidden_out)
+        self.draft.forward(b, state, Rotary(table, self.axes), run)
+
+    def draft_cells(
+        self, b: Builder, state: StatePool, table: Buffer, hidden: Buffer, tokens: Buffer | None = None
+    ) -> None:
+        """Emits what stores the rows' cells of the draft layer."""
+        assert self.draft is not None
+        self.draft.store(b, state, Rotary(table, self.axes), hidden, tokens)
 
     def forward(
-        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer | None = None
+        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, keep: Keep | None = None
     ) -> None:
-        """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in, `hidden` [rows, streams *
-        hidden_size] the streams of every row before the head, which a draft layer reads."""
+        """Emits a step; `logits` [logit rows, vocab_size] receives what it ends in, `keep` the streams of every row
+        [rows, streams * hidden_size] before the head, which a draft layer reads."""
         rotary = Rotary(table, self.axes)
         ngrams = self._ngrams(b, state)
         residual = stream_tile(b, embed(b, self.token_embd), self.config.streams)
@@ -156,8 +178,8 @@ class Qwen4Exp:
         for i, block in enumerate(self.blocks):
             b.mark(f"layer.{i}")
             residual = block.forward(b, residual, state, rotary, ngrams)
-        if hidden is not None:
-            copy_rows(b, residual, hidden)
+        if keep is not None:
+            keep(b, residual)
         b.mark("head", repeatable=True)
         linear(b, self.head_streams.mix(b, gather_logit_rows(b, residual)), self.output, out=logits)
 

@@ -6,6 +6,7 @@ from strata.errors import ModelFileError, UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import StatePool, StateShape
 from strata.models import gemma3, llama, qwen3, qwen3next, qwen4exp, qwen35, qwen35moe
+from strata.models.draft_pass import DraftPass, Keep
 from strata.models.metadata import RopeConfig
 from strata.ops import Buffer, Builder
 
@@ -46,15 +47,18 @@ class DraftModel(Model, Protocol):
         """Values of a row that the draft layer reads and gives."""
 
     def forward(
-        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer | None = None
+        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, keep: Keep | None = None
     ) -> None:
-        """As `Model.forward`; `hidden` [rows, draft_width] receives what the draft layer reads of every row."""
+        """As `Model.forward`; `keep` is called with what the draft layer reads of every row, [rows, draft_width]."""
 
-    def draft_forward(
-        self, b: Builder, state: StatePool, table: Buffer, logits: Buffer, hidden: Buffer, hidden_out: Buffer
+    def draft_forward(self, b: Builder, state: StatePool, table: Buffer, run: DraftPass) -> None:
+        """Emits a pass of the draft layer: row i of a position reads `hidden` of that position and the next token."""
+
+    def draft_cells(
+        self, b: Builder, state: StatePool, table: Buffer, hidden: Buffer, tokens: Buffer | None = None
     ) -> None:
-        """Emits a step of the draft layer. Row i of a position reads `hidden` [rows, draft_width] of that position and
-        the next token; `hidden_out` is what the draft after it reads."""
+        """Emits what stores the rows' cells of the draft layer and no more: what prompts need, and rows that nothing is
+        drafted after. `tokens`: those after the rows' positions, in the place of the step's."""
 
 
 def supported_architectures() -> tuple[str, ...]:
@@ -73,13 +77,23 @@ def load_with_draft(file: ModelFile, draft: ModelFile) -> DraftModel:
     trunk, name = (f.get("general.architecture", str) for f in (file, draft))
     if trunk != name:
         raise ModelFileError(f"{draft.path}: a draft layer for {name}, the model is {trunk}")
-    blocks = _architecture_number(draft, "block_count") - _architecture_number(draft, "nextn_predict_layers")
-    marker = f"blk.{blocks}.nextn.eh_proj.weight"
+    marker = _draft_marker(draft)
     attach = getattr(_module(draft), "attach_draft", None)
     if attach is None or marker not in draft.tensors:
         raise ModelFileError(f"{draft.path}: no draft layer: tensor {marker} is missing")
     drafted: DraftModel = attach(load(file), draft)
     return drafted
+
+
+def has_draft(file: ModelFile) -> bool:
+    """Whether a file has a draft layer that can be used."""
+    return hasattr(_module(file), "attach_draft") and _draft_marker(file) in file.tensors
+
+
+def _draft_marker(file: ModelFile) -> str:
+    """A tensor that every draft layer has."""
+    blocks = _architecture_number(file, "block_count") - _architecture_number(file, "nextn_predict_layers")
+    return f"blk.{blocks}.nextn.eh_proj.weight"
 
 
 def _architecture_number(file: ModelFile, key: str) -> int:

@@ -22,9 +22,12 @@ from strata.ops.index_keys import IndexPool, cell_positions, index_keys
 from strata.ops.kv_fetch import ResidentKV
 from strata.ops.kv_store import KV_GROUP, LayerKV, kv_store
 from strata.ops.linear import linear
+from strata.ops.linear_some import linear_some
 from strata.ops.ngram import NgramHash, ngram_gate, ngram_rows, table_rows
+from strata.ops.pass_draft import MAX_DRAFTS, DraftResults, pass_draft
 from strata.ops.program import Program
 from strata.ops.publish import ResultsRing, publish
+from strata.ops.recent_rows import keep_recent, recall_recent
 from strata.ops.rms_norm import head_norm, rms_norm
 from strata.ops.rope import RopeScaling, RopeStyle, rope, rope_frequencies, rope_table
 from strata.ops.router import router
@@ -38,6 +41,7 @@ from strata.ops.streams import scaled_silu, stream_mix, stream_tile, stream_writ
 __all__ = [
     "CHUNK_BLOCK",
     "KV_GROUP",
+    "MAX_DRAFTS",
     "MAX_STEP_ROWS",
     "MAX_TAPS",
     "PAGE_CELLS",
@@ -47,6 +51,7 @@ __all__ = [
     "CountBuffers",
     "DType",
     "DeltaState",
+    "DraftResults",
     "ExpertWeights",
     "Form",
     "IndexPool",
@@ -87,13 +92,17 @@ __all__ = [
     "head_norm",
     "head_norm_rope",
     "index_keys",
+    "keep_recent",
     "kv_store",
     "linear",
+    "linear_some",
     "ngram_gate",
     "ngram_rows",
     "pack_bias",
     "packed_delta_gates",
+    "pass_draft",
     "publish",
+    "recall_recent",
     "rms_norm",
     "rope",
     "rope_frequencies",

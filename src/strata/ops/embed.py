@@ -30,8 +30,8 @@ class Embed(Op):
         at[self.out][:n] = self.weight.format.decode(np.ascontiguousarray(rows[tokens])).reshape(n, -1)
 
 
-def embed(b: Builder, weight: Weight) -> Buffer:
-    """Embedding rows [rows, hidden_size] of the step's tokens."""
+def embed(b: Builder, weight: Weight, tokens: Buffer | None = None) -> Buffer:
+    """Embedding rows [rows, hidden_size] of the step's tokens, or of other ones."""
     out = b.rows(weight.shape[1], "embed")
-    b.emit(Embed(b.steps.tokens, weight, out))
+    b.emit(Embed(b.steps.tokens if tokens is None else tokens, weight, out))
     return out

@@ -113,7 +113,8 @@ class Generation:
 
     def _note_gap(self, now: float, last: float, count: int) -> None:
         if last:
-            self._on_gap((now - last) / count)
+            for _ in range(count):  # drafts bring several at once
+                self._on_gap((now - last) / count)
         else:
             self.timings.first_token = now
 

@@ -20,7 +20,7 @@ class Metrics:
 
     def __init__(self, model_id: str) -> None:
         self.registry = CollectorRegistry()
-        self._model = model_id
+        self._model = self.model_id = model_id
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens read or reused.")
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         self.cache_queries = self._counter("prefix_cache_queries", "Prompt tokens looked up for reuse.")

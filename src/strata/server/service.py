@@ -16,6 +16,7 @@ from strata.engine import PoolingMode, pooling_mode
 from strata.errors import ContextLengthError, UsageError
 from strata.server.call import Call, Wishes
 from strata.server.conversation import Conversation, Preparer
+from strata.server.draft_metrics import DraftCollector
 from strata.server.engine_thread import EngineThread
 from strata.server.generation import Generation, Piece
 from strata.server.metrics import Metrics
@@ -176,6 +177,8 @@ def _watch_engine(metrics: Metrics, engine: EngineThread) -> None:
     parts = {"prompt": lambda: engine.prompt_seconds, "decode": lambda: engine.decode_seconds}
     metrics.own("step_seconds", "Time of steps, by what it went to.", parts, "part")
     loaded = {"": lambda: float(engine.loaded)}
+    drafts = DraftCollector(lambda: engine.engine.drafts if engine.loaded else None, metrics.model_id)
+    metrics.registry.register(drafts)
     metrics.own("model_loaded", "Whether the model is in memory.", loaded)
 
 

@@ -18,6 +18,7 @@ from strata.errors import UsageError
 from strata.gguf import TensorType
 from strata.quants import FORMATS
 from strata.synth.blocks import Bytes, Piece, Pool, fitting_type, random_pieces
+from strata.synth.dial import noise_for
 from strata.synth.files import Entry, Job, ParallelWriter
 from strata.synth.gain import SHARP, energy, input_sizes, output_deviation
 from strata.synth.geometry import FULL, Geometry
@@ -44,6 +45,7 @@ class PlantedOptions:
     gain: float | None = 1.0
     router_std: float = 0.06
     draft_noise: float = 1.0
+    draft_agreement: float | None = None  # chance that a draft is right; sets the noise
     sparse_table: bool = False
     seed: int = 7
 
@@ -220,11 +222,18 @@ class _Maker:
         std = self.options.router_std * sqrt(t.fan / t.ne[0])
         return (rng.standard_normal(count).astype(np.float32) * np.float32(std)).view(np.uint8)
 
+    def _draft_noise(self) -> float:
+        o, g = self.options, self.options.geometry
+        if o.draft_agreement is None:
+            return o.draft_noise
+        own = o.noise / sqrt(1 + o.noise**2)
+        return noise_for(o.draft_agreement, g.hidden_size, own, max(g.vocab_size // o.topics - 1, 1))
+
     def _draft_input(self, i: int) -> NDArray[np.float32]:
         """[hidden, 2 hidden]: the next token's embedding passes, the trunk's residual is noise beside it."""
         hidden = self.options.geometry.hidden_size
         noise = np.random.default_rng([self.options.seed, i]).standard_normal(
             (hidden, hidden), dtype=np.float32
         )
-        noise *= np.float32(self.options.draft_noise / sqrt(hidden))
+        noise *= np.float32(self._draft_noise() / sqrt(hidden))
         return np.concatenate([np.eye(hidden, dtype=np.float32), noise], axis=1)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from strata import _native
 from strata.backends.base import Arena, HostStamp, raise_fault
-from strata.backends.cpu import lower_mixers, lower_recurrent  # noqa: F401  (they register their rules)
+from strata.backends.cpu import lower_drafts, lower_mixers, lower_recurrent  # noqa: F401  (they register their rules)
 from strata.backends.cpu.lower import Addresses, lower
 from strata.backends.cpu.tiers import TierLowering, Tiers
 from strata.errors import UnsupportedError
@@ -84,7 +84,7 @@ class CpuBackend:
         if held is None or held.nbytes < arena_bytes + 64:
             self._arenas[arena] = np.zeros(arena_bytes + 64, np.uint8)
 
-    def lower(self, program: Program, arena: Arena = "step") -> "CpuReplay":
+    def lower(self, program: Program, arena: Arena = "step", own_faults: bool = False) -> "CpuReplay":
         """Native records with absolute addresses."""
         memory = self._arenas.get(arena)
         assert memory is not None and memory.nbytes >= program.arena_bytes + 64, (

@@ -18,6 +18,7 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     fuse_sublayer,
     lower_attention,
     lower_dense,
+    lower_drafts,
     lower_fetch,
     lower_heads,
     lower_linear,
@@ -28,7 +29,7 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     summary,
 )
 from strata.backends.cuda.clock import Clock, EventStamp
-from strata.backends.cuda.driver import Driver, Launch
+from strata.backends.cuda.driver import Driver, HostMemory, Launch
 from strata.backends.cuda.fuse import Group, Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
 from strata.backends.cuda.lower import Context, TableBox, lower
@@ -75,6 +76,7 @@ class CudaBackend:
         self._faults = {arena: driver.allocate_host(128) for arena in get_args(Arena)}
         self._clock = Clock(driver)
         self._tables = Tables(driver, {}, self._weights)
+        self._other_faults = driver.allocate_host(128)  # of programs whose faults are nobody else's
         self._told = False  # whether the log has the kernels
         self.tier: ExpertTier | None = None  # None: all experts lie in the GPU's memory
 
@@ -158,7 +160,7 @@ class CudaBackend:
         """Promotes (layer, expert) in turn into free slots, and waits; returns how many. Only while nothing runs."""
         return 0 if self.tier is None else self.tier.fill(experts)
 
-    def lower(self, program: Program, arena: Arena = "step") -> CudaReplay:
+    def lower(self, program: Program, arena: Arena = "step", own_faults: bool = False) -> CudaReplay:
         """Launches with absolute addresses, compiled and recorded."""
         if arena == "chunk":
             self._set_aside(program)
@@ -168,7 +170,8 @@ class CudaBackend:
         offsets, arena_bytes = plan(program, found)
         asked = self._tables.boxes(program, lambda: self._workspace.counters(1))
         scratch = self._scratch(program, arena, found, offsets, arena_bytes, asked)
-        context = self._context(program, arena, offsets, scratch, asked)
+        faults = self._other_faults if own_faults else self._faults[arena]
+        context = self._context(program, arena, offsets, scratch, asked, faults)
 
         def launches(lowering: Lowering) -> list[Launch]:
             scratch.workspace.reset()
@@ -190,7 +193,7 @@ class CudaBackend:
 
         blocks = self._inputs if arena == "chunk" else self._inputs[:1]
         replay = CudaReplay(
-            self.driver, program, parts, alone, tuple(blocks), self._faults[arena], self.tier, asked.tell,
+            self.driver, program, parts, alone, tuple(blocks), faults, self.tier, asked.tell,
             self._tables.failure,
         )  # fmt: skip
         replay.scratch = context.buffer
@@ -216,7 +219,7 @@ class CudaBackend:
             self._allocate(arena_bytes, arena)  # more than reserved where groups hold their buffers longer
             return Scratch(self._arenas.get(arena, (0, 0))[0], self._workspace)
         workspace = self._workspace.beside()
-        context = self._context(program, arena, offsets, Scratch(0, workspace), asked)
+        context = self._context(program, arena, offsets, Scratch(0, workspace), asked, self._faults[arena])
         with workspace.measured():
             for group in found:
                 workspace.reset()
@@ -276,7 +279,13 @@ class CudaBackend:
             logger.info("off: %s", line)
 
     def _context(
-        self, program: Program, arena: Arena, offsets: dict[Buffer, int], scratch: Scratch, asked: Asked
+        self,
+        program: Program,
+        arena: Arena,
+        offsets: dict[Buffer, int],
+        scratch: Scratch,
+        asked: Asked,
+        faults: HostMemory,
     ) -> Context:
         def buffer_address(buffer: Buffer) -> int:
             if buffer.role == "scratch":
@@ -298,7 +307,7 @@ class CudaBackend:
             scratch.workspace.take,
             scratch.workspace.counters,
             lambda ids: asked.boxes.get(ids, TableBox()),
-            self._faults[arena].address,
+            faults.address,
             self.tier if arena == "step" else None,
         )
 

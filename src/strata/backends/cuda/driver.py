@@ -118,8 +118,8 @@ class Driver(Protocol):
     def prepare(self, kernels: Sequence[Kernel]) -> None:
         """Compiles kernels that are not yet there (several at a time), so that recording does not wait for each."""
 
-    def record(self, launches: Sequence[Launch]) -> Any:
-        """A graph of the launches, each after the one before it; nothing runs."""
+    def record(self, launches: Sequence[Launch], stream: int = COMPUTE) -> Any:
+        """A graph of the launches, each after the one before it, to be replayed on the stream; nothing runs."""
 
     def replay(self, graph: Any, stream: int = COMPUTE) -> None:
         """Starts a graph after everything that was started on the stream before; does not wait."""

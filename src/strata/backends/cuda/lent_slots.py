@@ -5,6 +5,7 @@ still (`PromptExperts.hold`) until chunks are over. Then those experts come that
 begins warm; they are copied by the steps that follow, some hundreds in each.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -81,3 +82,22 @@ class LentSlots:
                 if not free[size]:
                     del free[size]
         self._held = []
+
+
+def lay_out(begin: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Address and bytes of slots from `begin` on; sizes take turns, so that any part of the memory has some of each."""
+    found: dict[int, tuple[int, int]] = {}
+    for i in _in_turn(sizes):
+        found[i] = begin, sizes[i]
+        begin += sizes[i]
+    return [found[i] for i in range(len(sizes))]
+
+
+def _in_turn(sizes: Sequence[int]) -> list[int]:
+    """Places of the list so that the first part of the result, of any length, has of each size about the same share."""
+    seen, of = Counter[int](), Counter(sizes)
+    shares = []
+    for i, size in enumerate(sizes):
+        shares.append((seen[size] / of[size], i))
+        seen[size] += 1
+    return [i for _, i in sorted(shares)]

@@ -102,9 +102,12 @@ class NvidiaDriver:
                 f"{self.properties.name} is {self.properties.arch}; sm_{_OLDEST} is the oldest served"
             )
         self._context = self._open()
+        cuda = self._cuda
         apart = int(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
-        self._stream, self._side, copies = (check(cuda.cuStreamCreate(apart)) for _ in range(3))
-        self._streams = self._stream, copies  # COMPUTE, COPIES
+        self._stream, self._side = (check(cuda.cuStreamCreate(apart)) for _ in range(2))
+        # few thread blocks, which must not wait for many
+        _, first = check(cuda.cuCtxGetStreamPriorityRange())
+        self._streams = self._stream, check(cuda.cuStreamCreateWithPriority(apart, first))  # COMPUTE, COPIES
         self._compiler = Compiler(self.properties.arch, cache)
         self._modules: dict[Source, Any] = {}
         self._functions: dict[tuple[Kernel, bool], Any] = {}
@@ -239,11 +242,8 @@ class NvidiaDriver:
         if launch.cluster > 1:
             cluster = cuda.CUlaunchAttribute()
             cluster.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = (
-                launch.cluster,
-                1,
-                1,
-            )
+            cluster.value.clusterDim.x = launch.cluster
+            cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1
             found.append(cluster)
         return found
 
@@ -264,35 +264,36 @@ class NvidiaDriver:
 
     # ---- graphs ------------------------------------------------------------------------------------------------
 
-    def record(self, launches: Sequence[Launch]) -> Any:
-        """A graph by stream capture; its programmatic edges come from the launches' attributes."""
-        return self._capture(launches, lambda _: None)
+    def record(self, launches: Sequence[Launch], stream: int = COMPUTE) -> Any:
+        """A graph by stream capture; its programmatic edges come from the launches' attributes, its priority from the
+        stream."""
+        return self._capture(launches, lambda _: None, self._streams[stream])
 
-    def _capture(self, launches: Sequence[Launch], after: Callable[[int], None]) -> Any:
+    def _capture(self, launches: Sequence[Launch], after: Callable[[int], None], main: Any) -> Any:
         cuda = self._cuda
         self.prepare([launch.kernel for launch in launches])
         for launch in launches:
             self._function(launch.kernel, launch.shared)
         mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        check(cuda.cuStreamBeginCapture(self._stream, mode))
+        check(cuda.cuStreamBeginCapture(main, mode))
         try:
             after(0)
             beside = False
             for i, launch in enumerate(launches):
                 if launch.beside and not beside:
-                    self._follow(self._side, self._stream)
+                    self._follow(self._side, main)
                 joins = launch.joins and beside
                 if joins:
-                    self._follow(self._stream, self._side)
+                    self._follow(main, self._side)
                 beside = launch.beside or (beside and not joins)
                 # What waits for two is not what dependent launch is made for.
                 node = replace(launch, dependent=False) if joins else launch
-                self._start(node, self._side if launch.beside else self._stream)
+                self._start(node, self._side if launch.beside else main)
                 after(i + 1)
             if beside:
-                self._follow(self._stream, self._side)
+                self._follow(main, self._side)
         finally:
-            graph = check(cuda.cuStreamEndCapture(self._stream), "recording")
+            graph = check(cuda.cuStreamEndCapture(main), "recording")
         executable = self._within_memory(cuda.cuGraphInstantiate(graph, 0), "instantiating a graph")
         check(cuda.cuGraphDestroy(graph))
         check(cuda.cuGraphUpload(executable, self._stream))
@@ -310,9 +311,11 @@ class NvidiaDriver:
         events = [check(cuda.cuEventCreate(0)) for _ in range(len(launches) + 1)]
         external = int(cuda.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL)
         launches = [replace(n, beside=False, joins=False) for n in launches]
-        graph = self._capture(
-            launches, lambda i: check(cuda.cuEventRecordWithFlags(events[i], self._stream, external))
-        )
+
+        def note(i: int) -> None:
+            check(cuda.cuEventRecordWithFlags(events[i], self._stream, external))
+
+        graph = self._capture(launches, note, self._stream)
         seen = []
         for _ in range(repeats):
             self.replay(graph)

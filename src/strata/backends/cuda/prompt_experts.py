@@ -137,7 +137,7 @@ class PromptExperts:
         if key not in self._graphs:
             grid = min(_COPIERS, self._driver.properties.multiprocessors)
             nodes = [] if part == _REST else [self._list(layer, 0)]
-            self._graphs[key] = self._driver.record([*nodes, self._copy(layer, beside, part, grid)])
+            self._graphs[key] = self._driver.record([*nodes, self._copy(layer, beside, part, grid)], COPIES)
         return self._graphs[key]
 
     def _list(self, layer: int, offsets: int) -> Launch:

@@ -2,7 +2,6 @@
 share of the misses (native/include/strata/tiers_gpu.h, kernels/experts_begin.cu, experts_stage.cu)."""
 
 import weakref
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,7 +14,7 @@ from strata.backends.cpu.lower import Addresses
 from strata.backends.cpu.lower import lower as lower_for_cpu
 from strata.backends.cpu.tiers import ExpertTiers
 from strata.backends.cuda.driver import Arg, Driver, Launch
-from strata.backends.cuda.lent_slots import LentSlots
+from strata.backends.cuda.lent_slots import LentSlots, lay_out
 from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
 from strata.backends.cuda.lower_products import products
 from strata.backends.cuda.memory import ALIGNMENT
@@ -118,16 +117,9 @@ class ExpertTier:
         self.lending = LentSlots(self.device, slots, self._experts.blob_bytes)
 
     def _slots(self) -> list[tuple[int, int]]:
-        """Address and bytes of every slot, all in one allocation; sizes take turns there, so that any part of it has
-        some of each."""
+        """Address and bytes of every slot, all in one allocation."""
         sizes = self._options.slots
-        if not sizes:
-            return []
-        at, found = self._driver.allocate(sum(sizes)), {}
-        for i in _in_turn(sizes):
-            found[i] = at, sizes[i]
-            at += sizes[i]
-        return [found[i] for i in range(len(sizes))]
+        return lay_out(self._driver.allocate(sum(sizes)), sizes) if sizes else []
 
     def _sources(self) -> Any:
         """Where kernels read experts in RAM, uint64 [layers, 3, experts]."""
@@ -379,16 +371,6 @@ class ExpertTier:
     def blob_bytes(self) -> tuple[int, ...]:
         """Of one expert of each layer."""
         return self._experts.blob_bytes
-
-
-def _in_turn(sizes: Sequence[int]) -> list[int]:
-    """Places of the list so that the first part of the result, of any length, has of each size about the same share."""
-    seen, of = Counter[int](), Counter(sizes)
-    shares = []
-    for i, size in enumerate(sizes):
-        shares.append((seen[size] / of[size], i))
-        seen[size] += 1
-    return [i for _, i in sorted(shares)]
 
 
 def _formats(planes: Sequence[Weight]) -> tuple[str, ...]:

@@ -8,11 +8,12 @@ using namespace strata::tiers;
 
 namespace {
 
-// What one layer lacks, in device memory.
+// What one layer lacks, in device memory; the experts follow, int32 [num_experts].
 struct Absent {
   int32_t count, pad;
-  uint64_t first;       // number of its first place, over the life of the ring
-  int32_t experts[];    // [num_experts]
+  uint64_t first;  // number of its first place, over the life of the ring
+
+  __device__ __forceinline__ int32_t* experts() { return reinterpret_cast<int32_t*>(this + 1); }
 };
 
 // Fixed when the ring is made.
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(kTileThreads) list_absent(const ExpertTier* ti
     }
     __syncthreads();
     const int at = before[warp_id()] + __popc(mask & ((1u << lane_id()) - 1u));
-    if (wanted) list->experts[at] = e;
+    if (wanted) list->experts()[at] = e;
     for (int p = 0; in && p < 3; ++p) {
       const size_t entry = static_cast<size_t>(layer * 3 + p) * t.experts + e;
       // What nobody needs has a place that can be read: kernels look before they know.
@@ -94,12 +95,12 @@ __global__ void __launch_bounds__(kTileThreads) copy_absent(const ExpertTier* ti
   dependency_wait();
   dependency_launch();
   __syncthreads();
-  const Absent* list = ring.list(layer);
+  Absent* list = ring.list(layer);
   const int room = part == 2 ? list->count : static_cast<int>(ring.places) - ring.list(beside)->count;
   const int middle = min(list->count, max(room, 0)), begin = part == 1 ? middle : 0, end = part == 1 ? list->count : middle;
   const PlaneBytes bytes{gate_bytes, up_bytes, down_bytes};
   const auto place = [&](int i, int p) { return ring.place(list->first + static_cast<uint64_t>(begin + i)) + t.offsets[layer * 4 + p]; };
-  const auto source = [&](int i, int p) { return t.sources[static_cast<size_t>(layer * 3 + p) * t.experts + list->experts[begin + i]]; };
+  const auto source = [&](int i, int p) { return t.sources[static_cast<size_t>(layer * 3 + p) * t.experts + list->experts()[begin + i]]; };
   copy_experts(blockIdx.x, gridDim.x, end - begin, bytes, t.state, source, place);
 }
 

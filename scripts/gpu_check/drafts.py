@@ -1,0 +1,128 @@
+"""Stage 12: drafts on the full-size planted model, everything resident: what rows and passes cost, and the gain by how
+often drafts are right (the dial: a right draft is kept with that chance), alone and in batches, against none."""
+
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_check.common import Report, gpu_state, load_gpu, say, synth
+from strata.engine import Engine, Request, SamplingParams, Status
+from strata.engine.drafts.decision import Decision
+from strata.engine.drafts.speculation import Speculation
+
+SHARED = Path("/dev/shm/planted.gguf")
+TOKENS, WARM = 448, 64
+DIALS = (0, 50, 75, 90, 100)
+
+
+class Fixed:
+    """So many drafts in every step; 0: none. Keeps what steps took."""
+
+    def __init__(self, count: int):
+        self.count, self.took = count, []  # type: ignore[var-annotated]
+
+    def choose(self, reaches: Any, passes: int | None = None) -> list[int]:
+        return [min(len(r), self.count, 32 // len(reaches) - 1) for r in reaches]
+
+    def keep(self, reaches: Any, passes: int) -> list[int]:
+        return self.choose(reaches)
+
+    def saw_plain(self, sequences: int, ms: float) -> None:
+        self.took.append((sequences, ms, 0, 0.0))
+
+    def saw_drafted(
+        self, sequences: int, rows: int, ms: float, chain: int, chain_ms: float, tokens: int
+    ) -> None:
+        self.took.append((rows, ms, chain, chain_ms))
+
+
+def dial(percent: int) -> Any:
+    """Keeps a draft with that chance, decided by its place in the text."""
+
+    def tamper(request: Request, drafts: list[int]) -> list[int]:
+        at = len(request.output_token_ids)
+        kept = [zlib.crc32(b"%d" % (at + i)) % 100 < percent for i in range(len(drafts))]
+        return [d if k else (d + 1) % 1000 for d, k in zip(drafts, kept, strict=True)]
+
+    return tamper
+
+
+def run_once(
+    engine: Engine, cycle: list[int], sequences: int, percent: int, decision: Any, tokens: int = TOKENS
+) -> dict[str, Any]:
+    old = engine.scheduler.drafts
+    assert old is not None
+    drafts = Speculation(old.options)
+    drafts.decision, drafts.tamper, drafts.ahead = decision, dial(percent), old.ahead
+    engine.scheduler.drafts = drafts
+    step = len(cycle) // (sequences + 1)
+    requests = [
+        engine.add(cycle[i * step : i * step + 8], SamplingParams(max_tokens=tokens, ignore_eos=True))
+        for i in range(sequences)
+    ]
+    begin, first = 0.0, 0
+    while any(r.status is not Status.FINISHED for r in requests):
+        engine.step()
+        if not begin and all(len(r.output_token_ids) >= WARM for r in requests):
+            begin, first = time.perf_counter(), sum(len(r.output_token_ids) for r in requests)
+    seconds = time.perf_counter() - begin
+    total = sum(len(r.output_token_ids) for r in requests)
+    engine.forget()
+    right = sum(
+        r.output_token_ids == (cycle + cycle)[i * step + 8 : i * step + 8 + tokens]
+        for i, r in enumerate(requests)
+    )
+    c = drafts.counts
+    return {
+        "tps": round((total - first) / seconds, 1),
+        "right": right,
+        "steps": c.steps,
+        "drafted": c.drafted_steps,
+        "mean_accepted": round(c.mean_accepted, 3),
+        "at": [round(c.accepted_at[p] / c.proposed_at[p], 3) for p in sorted(c.proposed_at)],
+        "text": zlib.crc32(repr([r.output_token_ids for r in requests]).encode()),
+    }
+
+
+def costs(decision: Decision) -> dict[str, Any]:
+    def rounded(ms: dict[int, float]) -> dict[int, float]:
+        return {k: round(v, 3) for k, v in sorted(ms.items())}
+
+    known = decision.costs
+    return {
+        "plain": rounded(known.plain.ms),
+        "drafted": rounded(known._drafted.ms),
+        "chain": rounded(known._chain.ms),
+        "lost": round(decision.purse.lost, 2),
+    }
+
+
+def run(report: Report) -> None:
+    path = SHARED if SHARED.exists() else synth("planted.gguf", "planted")
+    options = {"kv": "int8", "max_model_len": 4096, "max_num_seqs": 8, "mtp": "on", "lookup": "off"}
+    engine = Engine(load_gpu(path, **options))
+    cycle = np.load(f"{path}.cycle.npy").tolist()
+    run_once(engine, cycle, 1, 100, Fixed(7), 128)
+    for count in range(8):
+        fixed = Fixed(count)
+        run_once(engine, cycle, 1, 0, fixed, 96)
+        rows, ms, chain, chain_ms = np.median(np.array(fixed.took[20:]), axis=0).tolist()
+        report[f"rows {count + 1}"] = {"rows": rows, "ms": ms, "chain": chain, "chain_ms": chain_ms}
+        say(f"{count} drafts: {report[f'rows {count + 1}']}")
+    for percent in (None, *DIALS, None):
+        decision = Fixed(0) if percent is None else Decision()
+        found = run_once(engine, cycle, 1, percent or 0, decision)
+        found |= {} if percent is None else costs(decision)  # type: ignore[arg-type]
+        report.setdefault("alone", []).append((percent, found))
+        say(f"dial {percent}: {found}")
+    for sequences in (2, 4, 8):
+        for percent in (None, 75, 100, 0):
+            decision = Fixed(0) if percent is None else Decision()
+            found = run_once(engine, cycle, sequences, percent or 0, decision, 256)
+            found |= {} if percent is None else costs(decision)  # type: ignore[arg-type]
+            report.setdefault(str(sequences), []).append((percent, found))
+            say(f"{sequences} sequences, dial {percent}: {found}")
+    report["gpu"] = gpu_state()

@@ -1,0 +1,98 @@
+"""Runs the draft layer: fills cells behind the trunk, and makes chains of drafts after a step."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.engine.drafts.followed import Followed
+from strata.engine.drafts.layer import DraftLayer, Ints, Rows
+from strata.engine.plan import Chain
+from strata.errors import FaultError
+from strata.ops import MAX_STEP_ROWS
+
+LAG = 32  # cells that may be missing while nothing is drafted
+
+
+class Chains:
+    """A fault in the draft layer costs the drafts of a step, never the step."""
+
+    def __init__(self, layer: DraftLayer, followed: Followed):
+        self._layer, self.followed = layer, followed
+        self.passes = self.faults = 0
+
+    def catch_up(self, sequences: Ints, lag: int = LAG) -> None:
+        """Fills cells of those sequences that lack `lag` or more, in as few passes as they fit."""
+        behind = self.followed.behind(sequences)
+        if not (behind >= lag).any():
+            return
+        waiting: list[Rows] = []
+        for sequence in sequences[behind >= lag].tolist():
+            waiting.append(self.followed.rows(sequence, 2 * MAX_STEP_ROWS))
+        self._fill(waiting)
+
+    def _fill(self, waiting: Sequence[Rows]) -> None:
+        rows = _joined(waiting)
+        for begin in range(0, len(rows), MAX_STEP_ROWS):
+            part = _part(rows, begin, begin + MAX_STEP_ROWS)
+            try:
+                self._layer.fill(part)
+            except FaultError:
+                self.faults += 1
+            self.passes += 1
+            self.followed.fill(part)
+
+    def make(self, sequences: Ints, lengths: Ints) -> dict[int, Chain]:
+        """Chains of up to `lengths` drafts after the newest token of each sequence; none of those at fault."""
+        order = np.argsort(-lengths, kind="stable")
+        order = order[lengths[order] > 0]
+        sequences, lengths = sequences[order], lengths[order]
+        behind = self.followed.behind(sequences)
+        if not len(sequences) or (behind < 1).any():
+            return {}
+        rows = [self.followed.rows(s, 2 * MAX_STEP_ROWS) for s in sequences.tolist()]
+        if sum(len(r) for r in rows) > MAX_STEP_ROWS:
+            self._fill([_part(r, 0, len(r) - 1) for r in rows])
+            rows = [_part(r, len(r) - 1, len(r)) for r in rows]
+        joined, last = _joined(rows), np.cumsum([len(r) for r in rows]).astype(np.int32) - 1
+        try:
+            ids, logprobs = self._run(joined, last, lengths)
+        except FaultError:
+            self.faults += 1
+            self.followed.fill(joined)
+            return {}
+        self.followed.fill(joined)
+        return self._chains(sequences, lengths, ids, np.exp(logprobs))
+
+    def _run(self, rows: Rows, last: Ints, lengths: Ints) -> tuple[Ints, NDArray[np.float32]]:
+        """A pass after the other, each for the sequences whose chains go on; the longest come first."""
+        sequences, positions, most = rows.sequences[last], rows.positions[last], int(lengths[0])
+        self._layer.first(rows, last)
+        for depth in range(1, most):
+            live = int((lengths > depth).sum())
+            self._layer.next(sequences[:live], positions[:live] + np.int32(depth), depth)
+        self.passes += most
+        return self._layer.wait(most, len(sequences))
+
+    def _chains(
+        self, sequences: Ints, lengths: Ints, ids: Ints, probabilities: NDArray[np.float32]
+    ) -> dict[int, Chain]:
+        found = {}
+        for i, (sequence, length) in enumerate(zip(sequences.tolist(), lengths.tolist(), strict=True)):
+            tokens = ids[:length, i].tolist()
+            tokens = tokens[: next((j for j, t in enumerate(tokens) if t < 0), length)]
+            if tokens:
+                found[sequence] = Chain(tokens, probabilities[: len(tokens), i].tolist())
+        return found
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    return Rows(
+        np.concatenate([p.sequences for p in parts]),
+        np.concatenate([p.positions for p in parts]),
+        np.concatenate([p.token_ids for p in parts]),
+    )
+
+
+def _part(rows: Rows, begin: int, end: int) -> Rows:
+    return Rows(rows.sequences[begin:end], rows.positions[begin:end], rows.token_ids[begin:end])

@@ -1,0 +1,208 @@
+"""The host's side of drafts: what is proposed for each sequence, how much of it is verified, what is learned."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from strata.engine.drafts.acceptance import Acceptance
+from strata.engine.drafts.counts import DraftCounts
+from strata.engine.drafts.decision import Decision
+from strata.engine.drafts.report import Teller
+from strata.engine.drafts.track import Fares, Proposal, Track
+from strata.engine.plan import DecodeRows, StepOutput
+from strata.engine.request import Request
+from strata.ops import MAX_DRAFTS, MAX_STEP_ROWS
+
+Grow = Callable[[Request, int], bool]  # makes a sequence hold so many cells, where there is room
+
+
+@dataclass(frozen=True)
+class DraftOptions:
+    """`spec`: most drafts at once for a sequence; `min_p`: the layer's probability below which a chain ends."""
+
+    layer: bool
+    lookup: bool
+    spec: int = MAX_DRAFTS
+    min_p: float = 0.0
+
+
+class Decider(Protocol):
+    """What decides; tests put others in its place."""
+
+    def choose(self, reaches: Sequence[Sequence[float]], passes: int | None = None) -> list[int]:
+        """Drafts to make for the next step, or, with `passes`, to verify of drafts that cost no more."""
+
+    def keep(self, reaches: Sequence[Sequence[float]], passes: int) -> list[int]:
+        """Drafts to verify of chains that were made."""
+
+    def saw_plain(self, sequences: int, ms: float) -> None:
+        """A step without drafts and chains."""
+
+    def saw_drafted(
+        self, sequences: int, rows: int, ms: float, chain: int, chain_ms: float, tokens: int
+    ) -> None:
+        """A step with either."""
+
+
+class Speculation:
+    """Of a scheduler. Each step: `rows`, then `update`. Which drafts there are never changes what is generated."""
+
+    def __init__(
+        self,
+        options: DraftOptions,
+        script: Callable[[int], str] = lambda token: "all",
+        reduced: bool = False,  # whether the draft vocabulary lacks tokens
+    ):
+        self.options, self.counts, self._script = options, DraftCounts(), script
+        self._teller = Teller(options.spec, reduced)
+        self.decision: Decider = Decision()
+        self.clock = perf_counter
+        self.tamper: Callable[[Request, list[int]], list[int]] | None = None  # tests: other drafts
+        self.ahead: Callable[[], bool] = lambda: False  # whether the next plain step is running already
+        self._fares = Fares()
+        self._tracks: dict[Request, Track] = {}
+        self._ended_at: float | None = None  # of the step before, where it was one of decoding alone
+        self._chain = 0  # passes that made the chains at hand
+
+    def rows(self, plain: DecodeRows, requests: Sequence[Request], grow: Grow) -> DecodeRows:
+        """The step's rows with drafts among them, and what the draft layer is to propose after it."""
+        n = len(requests)
+        if not 0 < n < MAX_STEP_ROWS:
+            return plain
+        tracks = [self._track(r) for r in requests]
+        left = [_left(r) for r in requests]
+        spec, min_p = self.options.spec, self.options.min_p
+        offers = [t.proposal(min(n, spec), self._fares, min_p) for t, n in zip(tracks, left, strict=True)]
+        counts = self._counts(offers)
+        chains = self._chains(tracks, left, offers)
+        if self.ahead() and not any(chains):
+            return DecodeRows(plain.sequences, plain.positions, plain.token_ids, hold=any(counts))
+        if not any(counts) and not any(chains):
+            return plain
+        for i, request in enumerate(requests):
+            cells = int(plain.positions[i]) + 1 + counts[i] + chains[i]
+            if (counts[i] or chains[i]) and not grow(request, cells):
+                counts[i] = chains[i] = 0
+        verified = [o.cut(c) if o is not None and c else None for o, c in zip(offers, counts, strict=True)]
+        return self._drafted(plain, requests, tracks, verified, chains)
+
+    def _counts(self, offers: Sequence[Proposal | None]) -> list[int]:
+        """Drafts to verify of what is offered."""
+        reaches = [() if o is None else o.reach for o in offers]
+        if not any(reaches):
+            return [0] * len(offers)
+        if any(o is not None and o.drafter == "layer" for o in offers):
+            return self.decision.keep(reaches, self._chain)
+        return self.decision.choose(reaches, 0)
+
+    def _chains(
+        self, tracks: Sequence[Track], left: Sequence[int], offers: Sequence[Proposal | None]
+    ) -> list[int]:
+        """Drafts that the layer is to make after this step; its tokens leave less to draft."""
+        if not self.options.layer:
+            return [0] * len(tracks)
+        most = [min(max(n - 1, 0), self.options.spec) for n in left]
+        reaches = [t.layer_reach(m, o) for t, m, o in zip(tracks, most, offers, strict=True)]
+        return self.decision.choose(reaches)
+
+    def _drafted(
+        self,
+        plain: DecodeRows,
+        requests: Sequence[Request],
+        tracks: Sequence[Track],
+        verified: Sequence[Proposal | None],
+        chains: list[int],
+    ) -> DecodeRows:
+        tokens: list[int] = []
+        counts = []
+        for i, (request, track, proposal) in enumerate(zip(requests, tracks, verified, strict=True)):
+            drafts = [] if proposal is None else proposal.token_ids
+            if self.tamper is not None and drafts:
+                drafts = self.tamper(request, drafts)
+            track.verified = proposal
+            tokens += [int(plain.token_ids[i]), *drafts]
+            counts.append(1 + len(drafts))
+        per = np.array(counts, np.int32)
+        inside = np.arange(len(tokens), dtype=np.int32) - np.repeat(np.cumsum(per) - per, per).astype(
+            np.int32
+        )
+        return DecodeRows(
+            np.repeat(plain.sequences, per),
+            np.repeat(plain.positions, per) + inside,
+            np.array(tokens, np.int32),
+            per,
+            np.array(chains, np.int32),
+            hold=True,
+        )
+
+    def update(self, output: StepOutput, requests: Sequence[Request]) -> None:
+        """Takes in a step, before its tokens are the requests'."""
+        decode, now = output.plan.decode, self.clock()
+        began, self._ended_at = self._ended_at, now
+        n, took = len(requests), output.decode_ms + output.draft_ms
+        if output.plan.tails or output.plan.prompt is not None or output.faults:
+            self._ended_at = None
+        elif began is not None:
+            took = max((now - began) * 1e3, 0.0)
+        if decode.counts is None:
+            if n and began is not None and self._ended_at is not None:
+                self.decision.saw_plain(n, took)
+            self._count_step(n, n, False)
+            return
+        accepted = output.accepted if output.accepted is not None else np.ones(n, np.int32)
+        self._learn(output, requests, accepted)
+        self._chain = int(decode.chains.max()) if decode.chains is not None else 0
+        if self._ended_at is not None and began is not None:
+            chain_ms = output.draft_ms if self._chain else 0.0
+            rows, tokens = len(decode.sequences), int(accepted.sum())
+            self.decision.saw_drafted(n, rows, took - chain_ms, self._chain, chain_ms, tokens)
+        self._count_step(n, int(accepted.sum()), True)
+
+    def _count_step(self, sequences: int, tokens: int, drafted: bool) -> None:
+        if sequences:
+            self.counts.steps += 1
+            self.counts.drafted_steps += drafted
+            self.counts.tokens += tokens
+
+    def _learn(self, output: StepOutput, requests: Sequence[Request], accepted: "np.ndarray") -> None:
+        begin = 0
+        for request, count in zip(requests, accepted.tolist(), strict=True):
+            track = self._track(request)
+            proposal, track.verified = track.verified, None
+            if proposal is not None and request.sequence not in output.faults:
+                drafts, right = len(proposal.token_ids), count - 1
+                ended = right < drafts and output.cut.get(request.sequence, False)
+                if not ended:  # a stop says nothing about the drafts after it
+                    self._observe(track, proposal, drafts, right)
+                script = self._script(int(output.token_ids[begin]))
+                self.counts.window(proposal.drafter, drafts, right, script)
+            track.chain = output.chains.get(request.sequence)
+            begin += count
+        self._teller.tell(self.counts)
+
+    def _observe(self, track: Track, proposal: Proposal, drafts: int, right: int) -> None:
+        self._fares.of(proposal.drafter, proposal.agreed).observe(drafts, right)
+        if proposal.drafter == "layer":
+            track.layer.observe(drafts, right)
+
+    def _track(self, request: Request) -> Track:
+        track = self._tracks.get(request)
+        if track is None:
+            track = self._tracks[request] = Track(request, self.options.lookup, self._begin)
+        return track
+
+    @property
+    def _begin(self) -> Acceptance:
+        return self._fares.layer
+
+    def leave(self, request: Request) -> None:
+        """The request decodes no more, for good or for a while."""
+        self._tracks.pop(request, None)
+
+
+def _left(request: Request) -> int:
+    """Drafts that could become tokens beside the one that comes anyway."""
+    return max(request.sampling.max_tokens - len(request.output_token_ids) - 1, 0)

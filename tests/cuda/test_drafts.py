@@ -1,0 +1,120 @@
+"""Drafts on the device: programs of the draft layer replayed in chains, answers as on the CPU without drafts."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from drafting import Always
+from golden import ALL
+from harness import same_bits
+from test_draft_ops import TYPES, ring_case, some_case
+
+from strata.backends.cpu import CpuBackend
+from strata.config import EngineOptions
+from strata.engine import Engine, SamplingParams, Status
+from strata.engine.ahead import RunAhead
+from strata.engine.load import load_model
+from strata.errors import FaultError
+
+CASES = {
+    "qwen4exp": {"mtp": "on"},
+    "qwen35-quantised": {"mtp": str(ALL["qwen35-quantised"].draft_path)},
+}
+
+
+def prompts():
+    return np.random.default_rng(1).integers(0, 100, (3, 40)).tolist()
+
+
+def play(engine, temperature):
+    sampling = [
+        SamplingParams(temperature=temperature, seed=i, max_tokens=n) for i, n in enumerate((8, 12, 6))
+    ]
+    made = [engine.add(p[: 5 + 17 * i], s) for i, (p, s) in enumerate(zip(prompts(), sampling, strict=True))]
+    while any(r.status is not Status.FINISHED for r in made):
+        engine.step()
+    return [(r.output_token_ids, r.finish_reason) for r in made]
+
+
+def device_engine(name, backend, **more):
+    options = EngineOptions(device="cpu", prefill=0, max_model_len=128, max_num_seqs=3, **CASES[name], **more)
+    return Engine(load_model(ALL[name].model_path, options, None, backend()))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_answers_are_those_without_drafts_and_drafts_are_the_cpu_s(name, backend):
+    options = EngineOptions(device="cpu", prefill=0, max_model_len=128, max_num_seqs=3)
+    want = play(Engine.load(ALL[name].model_path, replace(options, spec=0)), 0.8)
+    cpu = Engine.load(ALL[name].model_path, replace(options, lookup="off", **CASES[name]))
+    proposed = []
+    for engine in (cpu, device_engine(name, backend, lookup="off")):
+        seen, drafts = [], engine.scheduler.drafts
+        drafts.decision = Always(4)
+        drafts.tamper = lambda request, tokens, seen=seen: seen.append(tokens) or tokens
+        assert play(engine, 0.8) == want
+        assert engine._runner.following.chains.faults == 0
+        proposed.append(seen)
+    assert proposed[0] == proposed[1]
+    assert len(proposed[0]) > 2
+
+
+def test_after_a_prompt_in_the_chunk_form(backend):
+    """The chunk's program fills the draft layer's cells; bits are the device's own, as the chunk form's are."""
+    found, prompt = [], np.random.default_rng(2).integers(0, 60, 90).tolist()
+    for spec in (0, 4):
+        options = EngineOptions(device="cpu", prefill=64, max_model_len=128, spec=spec, lookup="off")
+        options = replace(options, **CASES["qwen35-quantised"])
+        engine = Engine(load_model(ALL["qwen35-quantised"].model_path, options, None, backend()))
+        if spec:
+            engine.scheduler.drafts.decision = Always(spec)
+        request = engine.add(prompt, SamplingParams(max_tokens=8))
+        while request.status is not Status.FINISHED:
+            engine.step()
+        found.append(request.output_token_ids)
+    assert found[0] == found[1]
+    assert engine._runner.following.chains.faults == 0
+    assert engine._runner.following.followed.filled[0] >= 90
+
+
+def test_running_ahead_where_nothing_is_drafted(backend, monkeypatch):
+    """A layer that is never asked, and lookups that wait for a step that runs already."""
+    begun = []
+    begin = RunAhead.begin
+    monkeypatch.setattr(RunAhead, "begin", lambda ahead, rows: begun.append(rows) or begin(ahead, rows))
+    found = []
+    for count, spec in ((0, 7), (7, 7), (0, 0)):
+        engine = device_engine("qwen35-quantised", backend, spec=spec)
+        if spec:
+            engine.scheduler.drafts.decision = Always(count)
+        found.append(play(engine, 0.0))
+        if count == 0 and spec:
+            assert len(begun) > 5
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("rows", [1, 5])
+def test_some_rows_of_a_weight(name, rows, backend):
+    def run(to, **more):
+        case, out = some_case(name, rows, k=2560 if rows == 1 else 768, **more)()
+        return case.run(to, out)
+
+    want = run(CpuBackend(2))
+    assert same_bits(run(backend()), want)
+    assert not same_bits(run(backend(), damaged=True), want)
+
+
+@pytest.mark.parametrize("recalled", [False, True])
+def test_recent_rows(recalled, backend):
+    make = ring_case(20, np.arange(40, 60), np.full(20, 1), recalled=recalled)
+    case, out = make()
+    want = case.run(CpuBackend(1), out)
+    case, out = make()
+    assert same_bits(case.run(backend(), out), want)
+
+
+def test_rows_and_ids_outside_are_faults(backend):
+    for make in (some_case("Q8_0", low=250), ring_case(2, [1, 2], [0, 3])):
+        case, out = make()
+        with pytest.raises(FaultError, match="outside its table"):
+            case.run(backend(), out)

@@ -1,0 +1,190 @@
+"""How many drafts are verified, against machines that only count: no model, no clock."""
+
+import random
+
+import pytest
+
+from strata.engine.drafts.acceptance import Acceptance, ByAgreement
+from strata.engine.drafts.costs import StepCosts
+from strata.engine.drafts.decision import Decision, allot
+from strata.engine.drafts.lookup import LONGEST, Lookup
+from strata.engine.drafts.purse import Purse
+
+
+class Machine:
+    """A plain step takes 1; a row more, a pass of the draft layer and waiting for tokens cost so much of it."""
+
+    def __init__(self, row, draft, wait=0.02, noise=0.0, seed=0):
+        self.row, self.draft, self.wait, self.noise = row, draft, wait, noise
+        self.chance = random.Random(seed)
+
+    def step(self, sequences, rows):
+        took = 1.0 + self.row * (rows - 1) + (self.wait if rows > sequences else 0.0)
+        return took * (1 + self.noise * self.chance.random())
+
+    def chain(self, passes):
+        return self.draft * passes
+
+
+class Play:
+    """Generates tokens for some sequences, whose drafts are right with a chance that may change with the place."""
+
+    def __init__(self, machine, right, sequences=1, decision=None, most=7):
+        self.machine, self.right, self.n, self.most = machine, right, sequences, most
+        self.decision, self.known = decision or Decision(), [Acceptance() for _ in range(sequences)]
+        self.chains, self.passes, self.times, self.tokens = [0] * sequences, 0, [0.0], [0]
+        self.drafted = 0
+
+    def step(self):
+        reaches = [k.reach(c) for k, c in zip(self.known, self.chains, strict=True)]
+        counts = self.decision.keep(reaches, self.passes) if any(self.chains) else [0] * self.n
+        chains = self.decision.choose([k.reach(self.most) for k in self.known])
+        passes = max(chains)
+        took = self.machine.step(self.n, self.n + sum(counts))
+        made = self.n
+        for known, count in zip(self.known, counts, strict=True):
+            right = self.right(self.tokens[-1] / self.n)
+            accepted = next((i for i in range(count) if self.machine.chance.random() > right), count)
+            if count:
+                known.observe(count, accepted)
+            made += accepted
+        if any(counts) or passes:
+            spent = self.machine.chain(passes)
+            self.decision.saw_drafted(self.n, self.n + sum(counts), took, passes, spent, made)
+            took, self.drafted = took + spent, self.drafted + 1
+        else:
+            self.decision.saw_plain(self.n, took)
+        self.chains, self.passes = chains, passes
+        self.times.append(self.times[-1] + took)
+        self.tokens.append(self.tokens[-1] + made)
+
+    def run(self, tokens):
+        while self.tokens[-1] < tokens * self.n:
+            self.step()
+        return self
+
+    @property
+    def gain(self):
+        """Tokens a second in units of plain steps'."""
+        return self.tokens[-1] / self.n / self.times[-1] * self.machine.step(self.n, self.n)
+
+    def worst(self, window):
+        """The largest loss over so many tokens of a sequence, as a share; steps without drafts take 1."""
+        worst, first = 0.0, 0
+        for last in range(len(self.tokens)):
+            while (self.tokens[last] - self.tokens[first]) / self.n >= window:
+                span = (self.tokens[last] - self.tokens[first]) / self.n
+                worst = max(worst, (self.times[last] - self.times[first]) / span - 1)
+                first += 1
+        return worst
+
+
+MACHINES = {"free rows": (0.01, 0.02), "resident": (0.15, 0.05), "misses": (0.6, 0.08), "twice": (1.0, 0.1)}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("right", [0.0, 0.2, 0.4, 0.6, "turns"])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_never_much_slower_than_without(machine, right, seed):
+    chance = (lambda at: 0.9 if at // 150 % 2 else 0.0) if right == "turns" else (lambda at: right)
+    play = Play(Machine(*MACHINES[machine], seed=seed), chance).run(4000)
+    assert play.worst(1024) <= 0.02
+    assert play.worst(256) <= 0.04
+
+
+def test_without_a_purse_losses_are_seen():
+    """The same text where nothing holds the losses."""
+    purse = Purse(amount=1e9)
+    purse.settle = lambda cost, tokens: None
+    play = Play(
+        Machine(*MACHINES["twice"], seed=1),
+        lambda at: 0.9 if at // 150 % 2 else 0.0,
+        decision=Decision(purse=purse),
+    )
+    play.run(4000)
+    assert play.worst(256) > 0.04
+
+
+@pytest.mark.parametrize("machine", ["free rows", "resident"])
+def test_gain_grows_with_the_share_of_right_drafts(machine):
+    gains = [
+        Play(Machine(*MACHINES[machine]), lambda at, p=p: p).run(3000).gain for p in (0, 0.5, 0.75, 0.9, 1)
+    ]
+    assert gains == sorted(gains)
+    assert gains[0] >= 0.98
+    assert gains[-1] > 1.9
+    assert gains[2] > 1.4
+
+
+def test_drafts_fade_out_and_return():
+    play = Play(Machine(*MACHINES["resident"]), lambda at: 0.9 if at > 1500 else 0.0)
+    play.run(1500)
+    losing = play.drafted
+    assert losing < 80
+    play.run(3000)
+    assert play.drafted - losing > 200
+
+
+def test_more_rows_where_rows_are_cheap():
+    def rows(row):
+        costs = StepCosts()
+        for _ in range(4):
+            costs.saw_plain(1, 1.0)
+        for r in range(2, 9):
+            costs.saw_drafted(1, r, 1 + row * (r - 1), 7, 0.2)
+        return allot([Acceptance([0.8] * 7, [20] * 7).reach(7)], costs, 7).counts[0]
+
+    counts = [rows(row) for row in (0.01, 0.1, 0.3, 0.6)]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] >= 6 and counts[-1] <= 2
+
+
+@pytest.mark.parametrize("sequences", [2, 4, 8])
+@pytest.mark.parametrize("right", [0.0, 0.75, "mixed"])
+def test_batches_gain_or_stay(sequences, right):
+    play = Play(Machine(0.1, 0.05), lambda at: 0.0 if right == "mixed" else right, sequences)
+    if right == "mixed":
+        turn = iter(range(10**9))
+        play.right = lambda at: 0.95 if next(turn) % sequences % 2 else 0.0
+    play.run(2000)
+    assert play.gain >= (1.05 if right == 0.75 else 0.98)
+
+
+def test_rows_of_a_batch_go_to_those_whose_drafts_are_right():
+    costs = StepCosts()
+    for _ in range(4):
+        costs.saw_plain(3, 1.0)
+    good, bad = Acceptance([0.9] * 7, [50] * 7), Acceptance([0.05] * 7, [50] * 7)
+    counts = allot([good.reach(7), bad.reach(7), good.reach(7)], costs).counts
+    assert counts[1] == 0 and counts[0] > 1 and abs(counts[0] - counts[2]) <= 1
+    assert sum(allot([good.reach(7)] * 30, costs).counts) <= 2
+
+
+def test_acceptance_by_place():
+    known = Acceptance()
+    for _ in range(400):
+        known.observe(4, 2)
+    reach = known.reach(7)
+    assert reach[1] > 0.95 and reach[2] < 0.05
+    assert reach == sorted(reach, reverse=True)
+    kinds = ByAgreement()
+    assert len({id(kinds.of(n)) for n in (3, 8, 20)}) == 3
+
+
+def test_lookup_takes_the_longest_agreement_and_of_equals_the_latest():
+    found = Lookup([1, 2, 3, 4, 50, 9, 2, 3, 4, 60, 8, 1, 2, 3, 4]).find(2)
+    assert (found.token_ids, found.agreed) == ([50, 9], 4)
+    found = Lookup([2, 3, 4, 50, 9, 2, 3, 4, 60, 8, 2, 3, 4]).find(3)
+    assert (found.token_ids, found.agreed) == ([60, 8, 2], 3)
+    assert Lookup([1, 2, 3, 4, 5, 6]).find(3) is None
+    assert Lookup([1, 2]).find(3) is None
+
+
+def test_lookup_goes_round_in_a_loop_and_grows_with_the_text():
+    text = [5, 6, 7, 8] * 20
+    grown = Lookup([])
+    for token in text:
+        grown.extend([token])
+    for lookup in (Lookup(text), grown):
+        found = lookup.find(7)
+        assert found.token_ids == [5, 6, 7, 8, 5, 6, 7] and found.agreed == LONGEST
