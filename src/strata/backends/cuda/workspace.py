@@ -10,8 +10,8 @@ from strata.backends.cuda.memory import Slabs
 
 @dataclass(frozen=True)
 class Scratch:
-    """Where a program's scratch lies: buffers from `base` on, that of single ops in `workspace`; `lent`: bytes of expert
-    slots that it takes."""
+    """Where a program's scratch lies: buffers from `base` on, that of single ops in `workspace`; `lent`: bytes of
+    expert slots that it takes."""
 
     base: int
     workspace: "Workspace"
