@@ -69,8 +69,7 @@ void DeviceExperts::place() {
       continue;
     }
     const Slot& held = residency.slot(static_cast<uint32_t>(slot));
-    if (held.state != kResident || held.layer != layer_ || held.expert != uses_[i].expert ||
-        !entry_valid(entry, device_->epoch_))
+    if (held.state != kResident || held.layer != layer_ || held.expert != uses_[i].expert)
       raise(&device_->fault_, kBadEntry);
     uses_[i].place = kHit, uses_[i].at = static_cast<uint32_t>(slot);
   }

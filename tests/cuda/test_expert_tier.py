@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gpu_rig import GpuRig, digest, write_model
+from gpu_rig import EVERY, ROWS, GpuRig, digest, write_model
 from rig import Swapper
 
 from strata.config import EngineOptions
@@ -22,13 +22,13 @@ def wanted(path):
     return cpu_digest(path)
 
 
-def cpu_digest(path):
+def cpu_digest(path, rows=ROWS):
     engine = Engine.load(path, EngineOptions(device="cpu", threads=2, prefill=0, max_model_len=192))
-    return digest(engine, np.load(f"{path}.cycle.npy").tolist())
+    return digest(engine, np.load(f"{path}.cycle.npy").tolist(), rows)
 
 
-def check(r, wanted):
-    assert r.digest() == wanted
+def check(r, wanted, rows=ROWS):
+    assert r.digest(rows) == wanted
     counts = r.counts()
     assert counts["routed_pairs"] == counts["computed_pairs"] > 0
     assert counts["distinct"] == counts["hits"] + counts["copies"] + counts["cpu_experts"]
@@ -36,7 +36,7 @@ def check(r, wanted):
     return counts
 
 
-@pytest.mark.parametrize(("slots", "share"), [(0, "0"), (4, "1"), (20, "0"), (20, "0.5"), (56, "0.5")])
+@pytest.mark.parametrize(("slots", "share"), [(0, "0"), (4, "1"), (20, "0"), (56, "0.5")])
 def test_residency_and_cpu_share(path, wanted, backend, slots, share):
     r = GpuRig(path, backend(), slots, share)
     counts = check(r, wanted)
@@ -46,6 +46,10 @@ def test_residency_and_cpu_share(path, wanted, backend, slots, share):
     assert {n.kernel.entry for n in r.launches(1)} >= {"stage_experts", "experts_gate_up", "experts_down"}
     assert "take_computed" not in {n.kernel.entry for n in r.launches(8)}
     assert ("take_computed" in {n.kernel.entry for n in r.launches(32)}) == (share != "0")
+
+
+def test_every_bucket(path, backend):
+    check(GpuRig(path, backend(), 20, "0.5"), cpu_digest(path, EVERY), EVERY)
 
 
 def test_planes_of_several_types(backend, tmp_path):

@@ -42,20 +42,14 @@ def logits(path, backend, kv):
     return hashlib.sha256(rows.tobytes()).hexdigest(), loaded
 
 
-@pytest.mark.parametrize(
-    ("kind", "kv", "layer", "rest"),
-    [
-        ("Q4_K", "int8", 9, ("embed", "add", "gather", "norm", "head")),
-        ("F16", "f16", 7, ("embed", "add", "gather", "head")),
-    ],
-)
-def test_a_dense_model_in_few_nodes_a_layer(kind, kv, layer, rest, dense, backend):
+@pytest.mark.parametrize(("kind", "kv"), [("Q4_K", "int8"), ("F16", "f16")])
+def test_a_dense_model_in_nine_nodes_a_layer(kind, kv, dense, backend):
     want, _ = logits(dense(kind), CpuBackend(2), kv)
     got, loaded = logits(dense(kind), backend(), kv)
     assert got == want
     assert logits(dense(kind), CpuBackend(2), "f32")[0] != want
     replay = loaded.runner.programs.of("step", 1).replay
-    assert len(replay.launches) == 2 * layer + len(rest)
+    assert len(replay.launches) == 2 * 9 + len(("embed", "add", "gather", "norm", "head"))
 
 
 def residual_case(rows=3, width=512):

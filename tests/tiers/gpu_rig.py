@@ -21,7 +21,8 @@ GEOMETRY = replace(
     shared_intermediate_size=256,
 )
 
-ROWS = (1, 2, 3, 9, 17)  # of steps: a program of every bucket
+ROWS = (1, 3, 9)  # of steps: programs of one row, of rows that are not there, of experts in groups
+EVERY = (1, 2, 3, 7, 9, 17)  # a program of every bucket
 
 
 def write_model(path, **types):

@@ -122,10 +122,6 @@ constexpr uint32_t kMaxSlots = kSlotMask - 1;
 STRATA_HD uint32_t make_entry(uint32_t slot, uint32_t epoch) { return (epoch << kSlotBits) | (slot + 1); }
 // The slot of an entry, -1 when absent.
 STRATA_HD int32_t entry_slot(uint32_t entry) { return static_cast<int32_t>(entry & kSlotMask) - 1; }
-// Whether an entry was published for `epoch` or before; one from the future means that the table changed under a replay.
-STRATA_HD bool entry_valid(uint32_t entry, uint32_t epoch) {
-  return ((epoch - (entry >> kSlotBits)) & 0xfffu) < 0x800u;
-}
 
 // ---- the miss list ---------------------------------------------------------------------------------------------
 

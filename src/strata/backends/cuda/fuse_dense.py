@@ -3,12 +3,10 @@
 from itertools import takewhile
 from typing import TypeVar
 
-from strata.backends.cuda.driver import Launch
 from strata.backends.cuda.fuse import Lowering, Match, Window, fusion
-from strata.backends.cuda.lower import Context
 from strata.backends.cuda.lower_attention import attend, rope_store
 from strata.backends.cuda.lower_dense import norm_row, quantize_blocks, whole_row
-from strata.backends.cuda.lower_linear import MOST_MATRICES, floating, normed, quantised
+from strata.backends.cuda.lower_linear import MOST_MATRICES, floating, quantised
 from strata.backends.cuda.pattern import Pattern, require, sublayer
 from strata.ops.attention import Attention
 from strata.ops.elementwise import Add, SiluMul
@@ -99,28 +97,6 @@ def _float_products(w: Window) -> Match | None:
     """Products of the same float rows with matrices of one type."""
     found = _alike(w.run(0, LinearF, MOST_MATRICES))
     return Match(len(found), lambda to: floating(found, to)) if len(found) > 1 else None
-
-
-@fusion
-def _normed_products(w: Window) -> Match | None:
-    """[x + y,] norm, and products of it that alone read it."""
-    before = w.at(0, Add)
-    at = 0 if before is None else 1
-    norm = w.at(at, RmsNorm)
-    if norm is None or not whole_row(norm) or norm.x.shape[-1] > _LONGEST_ROW or norm.x.shape[-1] % 4:
-        return None
-    if before is not None and norm.x is not before.out:
-        return None
-    found = _alike(w.run(at + 1, LinearF, MOST_MATRICES))
-    count = at + 1 + len(found)
-    if not found or found[0].x is not norm.out or not w.unread_after(count, norm.out):
-        return None
-
-    def launches(to: Context) -> list[Launch]:
-        together = normed(found, norm, before, to)
-        return together or [*norm_row(norm, to, before=before, out=True), *floating(found, to)]
-
-    return Match(count, launches)
 
 
 P = TypeVar("P", LinearQ, LinearF)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from strata.backends.cuda import segments as shapes
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, launch, pointer, type_macro
 from strata.backends.cuda.lower_products import segments
@@ -19,8 +20,10 @@ from strata.ops.quantize import Quantize
 from strata.ops.router import Router
 from strata.quants import Format
 
-WIDE = bool(1)  # whether IQ3_XXS has a grid for every lane (packed_signed.cuh)
-JOINT = bool(1)  # whether gate and up are computed together
+WIDE = False  # whether IQ3_XXS has a grid for every lane (packed_signed.cuh)
+JOINT = True  # whether gate and up are computed together
+LATE = True  # whether gate and up ask for what is read later when their own weights have come
+UNROLL = 1  # blocks of gate and up that a turn takes
 FETCH_DOWN = True  # whether gate and up ask for the chosen experts' down
 ROWS = 8  # of a step, up to which rows choose and read their experts apart: of many experts few are shared
 _MOST_EXPERTS = 31  # of a row: each has a warp of experts_down
@@ -120,6 +123,9 @@ class Experts:
             ("STRATA_FETCH_DOWN", int(FETCH_DOWN)),
             ("STRATA_WIDE", int(WIDE)),
             ("STRATA_JOINT", int(JOINT)),
+            ("STRATA_LATE", int(LATE)),
+            ("STRATA_CHAIN_UNROLL", shapes.CHAIN_UNROLL),
+            ("STRATA_UNROLL", UNROLL),
         ]
         args = [live, *logits, *p.planes(self.x, at), *tables[:2], *scales, *q8, tables[2]]
         args += [np.uint32(down_bytes), pointer(at.faults)]

@@ -8,7 +8,7 @@ import numpy as np
 from strata.backends.cuda import lower_wide, lower_wide_float
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.grids import TABLE_WORDS
-from strata.backends.cuda.lower import FILE, Context, floats, ints, launch, lower, pointer, type_macro
+from strata.backends.cuda.lower import FILE, Context, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_dense import THREADS, rows_of
 from strata.backends.cuda.segments import (
     PAD_BYTES,
@@ -19,9 +19,7 @@ from strata.backends.cuda.segments import (
     segment_length,
 )
 from strata.ops.buffers import Buffer
-from strata.ops.elementwise import Add
 from strata.ops.linear import LinearF, LinearQ
-from strata.ops.rms_norm import RmsNorm
 
 _ROWS = (1, 2, 4, 8)  # rows a kernel takes at once
 _THREADS = 256  # a thread block; fewer lose (docs/measurements.md)
@@ -30,10 +28,9 @@ _ROW_BYTES = 4096  # a warp's ring of linear_row.cu
 _MOST_HALF = 8  # blocks of half a segment that a lane holds
 _BALANCED = 0.9  # share of the time that multiprocessors have work
 _FEW_ROWS = 2  # that linear_row.cu takes
-PAIR_THREADS = 256
-NORMED = True  # whether linear_pairs.cu makes the norm of its row
-PAIR_STAGES: Sequence[int] = (6, 4, 3)  # of linear_pairs.cu, the first that fit; none: not used
-PAIR_BLOCKS = 3  # thread blocks a multiprocessor of it at most
+PAIR_THREADS = 512
+PAIR_STAGES: Sequence[int] = (8, 6, 4, 3)  # of linear_pairs.cu, the first that fit; none: not used
+PAIR_BLOCKS = 1  # thread blocks a multiprocessor of it at most
 _PAIR_STEPS = 8  # kSteps
 _STAGE_VALUES = 8192  # kStage of linear_f.cu, of all rows
 MOST_MATRICES = 3  # of one launch
@@ -111,19 +108,7 @@ def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:
     return [launch(f"{entry}.cu", entry, grid, threads, args, macros=macros, shared=shared)]
 
 
-def normed(ops: Sequence[LinearF], norm: RmsNorm, before: Add | None, at: Context) -> list[Launch] | None:
-    """One launch of products of a row that the norm makes [of the sum before it]; None where that needs two."""
-    streamed = (
-        _pairs(ops, at, norm, before)
-        if NORMED and rows_of(ops[0].out, at) == rows_of(norm.out, at) == 1
-        else None
-    )
-    return None if streamed is None else [streamed]
-
-
-def _pairs(
-    ops: Sequence[LinearF], at: Context, norm: RmsNorm | None = None, before: Add | None = None
-) -> Launch | None:
+def _pairs(ops: Sequence[LinearF], at: Context) -> Launch | None:
     """One row's products by thread blocks that stay; None where rows are odd or there is no room."""
     fmt, k = ops[0].weight.format, ops[0].weight.shape[1]
     value, sizes = fmt.block_bytes // fmt.block_values, [op.weight.shape[0] for op in ops]
@@ -137,17 +122,10 @@ def _pairs(
     matrices, _ = _matrices(
         [(op.weight.shape[0], pointer(at.weight(op.weight, FILE)), op.out) for op in ops], 1, at
     )
-    extra: list[Arg] = [pointer(0)] * 3
-    if norm is None:
-        x = ops[0].x
-    elif before is None:
-        x, extra = norm.x, [pointer(0), *at.raw(norm.weight), pointer(0)]
-    else:
-        x, extra = before.a, [*at.at(before.b), *at.raw(norm.weight), *at.at(before.out)]
-    args = [at.live(ops[0].out), *at.at(x), *matrices, *extra, *floats(0.0 if norm is None else norm.eps)]
+    args = [at.live(ops[0].out), *at.at(ops[0].x), *matrices]
     macros: list[tuple[str, str | int]] = [
         type_macro(fmt), ("STRATA_STAGES", stages), ("STRATA_BLOCKS", blocks), ("STRATA_THREADS", PAIR_THREADS),
-        ("STRATA_K", k), ("STRATA_NORM", int(norm is not None)),
+        ("STRATA_K", k),
     ]  # fmt: skip
     grid = at.properties.multiprocessors * blocks, 1
     return launch("linear_pairs.cu", "linear_pairs", grid, PAIR_THREADS, args, macros=macros, shared=shared)

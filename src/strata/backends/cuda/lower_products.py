@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from strata.backends.cuda import segments as shapes
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import FILE, PACKED, Context, ints, launch, pointer, type_macro
 from strata.backends.cuda.lower_stream import stream
@@ -160,6 +161,7 @@ def product_write(
         ("STRATA_STAGED", int(share == 2 or staged > shared)),
         ("STRATA_THREADS", threads),
         ("STRATA_SHARE", share),
+        ("STRATA_CHAIN_UNROLL", shapes.CHAIN_UNROLL),
     ]
     grid = -(-n // (threads // 32 * (32 // segment_count(k) // share))), -(-at.bucket // rows)
     reads = [(weight, product.weight)]

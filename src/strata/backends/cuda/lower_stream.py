@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from strata.backends.cuda import segments as geometry
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import FILE, PACKED, Context, ints, launch, pointer, type_macro
 from strata.backends.cuda.pattern import Product
@@ -18,7 +19,7 @@ from strata.ops.buffers import Weight
 
 MOST = 6  # matrices of a launch
 # Threads and stages of products_stream.cu: the first with _ENOUGH threads a multiprocessor; without any it is not used.
-STREAM: Sequence[tuple[int, int]] = ((256, 3), (256, 2), (128, 2))
+STREAM: Sequence[tuple[int, int]] = ((256, 3), (128, 3))
 _ENOUGH = 512
 _RESIDENT = 1024  # threads a multiprocessor that thread blocks which stay may have
 
@@ -40,14 +41,13 @@ def _ring(at: Context, k: int, matrices: Sequence[Product]) -> tuple[int, int, i
     stage = -(-max(sizes) // 16) * 16
     if row and (k // 32 % 2 or row % 16):
         return None
-    found = []
     for threads, stages in STREAM:
         room = max(table_bytes(f) for f in coded) + 4 * threads + staged_bytes(k, 1) + (4 * k if row else 0)
         room = -(-room // 16) * 16 + threads // 32 * stages * stage
         blocks = min((at.properties.shared + 1024) // (room + 1024), _RESIDENT // threads)
-        if room <= at.properties.shared and blocks and row <= stages * stage:
-            found.append((threads, stages, stage, room, blocks))
-    return max(found, key=lambda ring: min(ring[0] * ring[4], _ENOUGH), default=None)
+        if room <= at.properties.shared and blocks * threads >= _ENOUGH and row <= stages * stage:
+            return threads, stages, stage, room, blocks
+    return None
 
 
 def stream(
@@ -80,6 +80,7 @@ def stream(
         *((f"STRATA_KIND{i}", str(kind)) for i, kind in enumerate(kinds)),
         ("STRATA_SEGMENTS", segment_count(k)), ("STRATA_LENGTH", segment_length(k)), ("STRATA_THREADS", threads),
         ("STRATA_STAGES", stages), ("STRATA_STAGE_BYTES", stage), ("STRATA_BLOCKS", blocks), ("STRATA_FLOAT_ROOM", row),
+        ("STRATA_CHAIN_UNROLL", geometry.CHAIN_UNROLL),
         ("STRATA_TABLE_WORDS", max(table_bytes(f) for f in formats) // 4),
     ]  # fmt: skip
     return launch(

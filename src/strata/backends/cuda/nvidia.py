@@ -282,10 +282,13 @@ class NvidiaDriver:
             for i, launch in enumerate(launches):
                 if launch.beside and not beside:
                     self._follow(self._side, main)
-                if launch.joins and beside:
+                joins = launch.joins and beside
+                if joins:
                     self._follow(main, self._side)
-                beside = launch.beside or (beside and not launch.joins)
-                self._start(launch, self._side if launch.beside else main)
+                beside = launch.beside or (beside and not joins)
+                # What waits for two is not what dependent launch is made for.
+                node = replace(launch, dependent=False) if joins else launch
+                self._start(node, self._side if launch.beside else main)
                 after(i + 1)
             if beside:
                 self._follow(main, self._side)

@@ -35,7 +35,7 @@ _AT_ONCE = 512  # kChangesAtOnce
 _MEASURED = 64 << 20  # bytes that are enough to tell the link's rate
 _FETCHERS = 24  # thread blocks that fetch on a guess, beside kernels that need the others
 GUESS_ROWS = 8  # of the steps that guess
-_PROMOTERS = 32  # thread blocks that copy promoted experts; most replays have few or none
+_PROMOTERS = 132  # thread blocks that copy promoted experts; most replays have few or none
 _STAGE, _LAYER = "stage_experts", 10  # the entry, and where among its arguments the layer stands
 
 
@@ -51,7 +51,7 @@ class TierOptions:
     workers: int = 1
     link_rate: float = 0.0
     prompt_places: int = 0  # of the ring of prompt chunks; 0: prompts take the step form
-    ahead: int = 2  # experts fetched for the next layer on a guess, at most; 0: no guesses are made
+    ahead: int = 0  # experts fetched for the next layer on a guess, at most; 0: no guesses are made
 
 
 class ExpertTier:
@@ -210,7 +210,7 @@ class ExpertTier:
             self.address,
             *ints(layer),
         ]
-        args += [*ints(*(_plane_bytes(w) for w in planes)), pointer(at.faults)]
+        args += ints(*(_plane_bytes(w) for w in planes))
         assert args[_LAYER] == layer
         grid = at.properties.multiprocessors
         node = launch("experts_stage.cu", _STAGE, grid, _THREADS, args, macros=macros)
@@ -236,7 +236,7 @@ class ExpertTier:
             ("STRATA_PAIRS", at.bucket * top), ("STRATA_CHOOSE", 1), ("STRATA_RENORMALISE", int(router.renormalise)),
         ]  # fmt: skip
         args: list[Arg] = [at.live(x), *at.at(guess), self.address, *ints(layer)]
-        args += [*ints(*(_plane_bytes(w) for w in planes)), pointer(at.faults)]
+        args += ints(*(_plane_bytes(w) for w in planes))
         grid = min(_FETCHERS, at.properties.multiprocessors)
         node = launch("experts_stage.cu", "fetch_guessed", grid, _THREADS, args, macros=macros)
         return [replace(n, beside=True, dependent=False) for n in (*product, node)]

@@ -5,6 +5,42 @@
 using namespace strata;
 using namespace strata::tiers;
 
+namespace {
+
+constexpr int kChunk = 32768, kChunkWords = kChunk / 16 / kTileThreads;  // bytes that a thread block copies at a time
+
+// Words [first, first + kChunk / 16) below `words`, all loads before the stores.
+__device__ __forceinline__ void copy_chunk(const uint4* from, uint4* to, int first, int words) {
+  uint4 v[kChunkWords];
+#pragma unroll
+  for (int j = 0; j < kChunkWords; ++j) {
+    const int w = first + j * kTileThreads + static_cast<int>(threadIdx.x);
+    if (w < words) v[j] = from[w];
+  }
+#pragma unroll
+  for (int j = 0; j < kChunkWords; ++j) {
+    const int w = first + j * kTileThreads + static_cast<int>(threadIdx.x);
+    if (w < words) to[w] = v[j];
+  }
+}
+
+constexpr uint64_t kNotMine = ~uint64_t{0};
+
+// Those of `count` changes that `wanted` names, in order. A warp.
+template <class Wanted> __device__ __forceinline__ void list_changes(short* list, int* size, int count, Wanted wanted) {
+  int found = 0;
+  for (int begin = 0; begin < count; begin += 32) {
+    const int i = begin + lane_id();
+    const bool in = i < count && wanted(i);
+    const uint32_t mask = __ballot_sync(kFullWarp, in);
+    if (in) list[found + __popc(mask & ((1u << lane_id()) - 1u))] = static_cast<short>(i);
+    found += __popc(mask);
+  }
+  if (lane_id() == 0) *size = found;
+}
+
+}  // namespace
+
 extern "C" {
 
 // One thread block. `layer`: the first of the replay's. `step` 0: only the changes count, no step begins. `hold`, in mapped
@@ -63,32 +99,35 @@ __global__ void __launch_bounds__(kTileThreads) begin_experts(const ExpertTier* 
 __global__ void __launch_bounds__(kTileThreads) promote_experts(const ExpertTier* tier, int cls, int gate_bytes, int up_bytes,
                                                                 int down_bytes) {
   __shared__ ExpertTier t;
-  __shared__ int far[kChangesAtOnce], fars;
+  __shared__ uint64_t number[kChangesAtOnce];  // of the copy in the ring; 0: none
+  __shared__ short near[kChangesAtOnce], far[kChangesAtOnce];
+  __shared__ int nears, fars;
   if (threadIdx.x == 0) t = *tier;
   dependency_wait();
   dependency_launch();
   __syncthreads();
-  const PlaneBytes bytes{gate_bytes, up_bytes, down_bytes};
   TierState* state = t.state;
   const int count = static_cast<int>(state->count);
   if (count == 0) return;
-  if (threadIdx.x == 0) fars = 0;
-  for (int i = 0; i < count; ++i) {
-    const SlotChange& c = state->list[i];
-    if (c.coming < 0) continue;
-    const int layer = c.coming / t.experts;
-    if (t.classes[layer] != static_cast<uint32_t>(cls)) continue;
-    const uint64_t n = t.staged[c.coming];
-    if (n == 0 || state->copies - n >= t.places) {
-      if (threadIdx.x == 0) far[fars++] = i;
-      continue;
-    }
-    const uint4* from = reinterpret_cast<const uint4*>(t.ring + (n - 1) % t.places * t.place_bytes);
-    uint4* to = reinterpret_cast<uint4*>(c.address);
-    const int words = static_cast<int>(t.offsets[layer * 4 + 3] / 16);
-    for (int w = blockIdx.x * kTileThreads + threadIdx.x; w < words; w += gridDim.x * kTileThreads) to[w] = from[w];
+  for (int i = threadIdx.x; i < count; i += kTileThreads) {
+    const int coming = state->list[i].coming;
+    const bool mine = coming >= 0 && t.classes[coming / t.experts] == static_cast<uint32_t>(cls);
+    const uint64_t n = mine ? t.staged[coming] : 0;
+    number[i] = !mine ? kNotMine : n != 0 && state->copies - n < t.places ? n : 0;
   }
   __syncthreads();
+  if (warp_id() == 0) list_changes(near, &nears, count, [&](int i) { return number[i] != kNotMine && number[i] != 0; });
+  if (warp_id() == 1) list_changes(far, &fars, count, [&](int i) { return number[i] == 0; });
+  __syncthreads();
+  const int chunks = static_cast<int>((t.place_bytes + kChunk - 1) / kChunk);
+  for (int u = blockIdx.x; u < nears * chunks; u += gridDim.x) {
+    const int i = near[u / chunks], first = u % chunks * (kChunk / 16);
+    const SlotChange& c = state->list[i];
+    const int words = static_cast<int>(t.offsets[c.coming / t.experts * 4 + 3] / 16);
+    copy_chunk(reinterpret_cast<const uint4*>(t.ring + (number[i] - 1) % t.places * t.place_bytes), reinterpret_cast<uint4*>(c.address), first,
+               words);
+  }
+  const PlaneBytes bytes{gate_bytes, up_bytes, down_bytes};
   const auto place = [&](int i, int p) {
     const SlotChange& c = state->list[far[i]];
     return c.address + t.offsets[c.coming / t.experts * 4 + p];

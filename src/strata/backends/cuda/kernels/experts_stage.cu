@@ -69,15 +69,11 @@ __device__ __forceinline__ void count_pairs(Uses& u, const Step& s) {
 }
 
 // Where each used expert is before anything is copied; `before`: copies so far.
-__device__ __forceinline__ void look_up(Uses& u, const ExpertTier& t, int layer, uint64_t before, uint32_t epoch, uint32_t* faults) {
+__device__ __forceinline__ void look_up(Uses& u, const ExpertTier& t, int layer, uint64_t before) {
   const size_t base = static_cast<size_t>(layer) * kExperts;
   for (int e = threadIdx.x; e < kExperts; e += kThreads) {
     const uint32_t entry = u.pairs[e] > 0 ? t.entries[base + e] : 0;
     u.found[e] = u.pairs[e] == 0 ? kUnused : entry_slot(entry) >= 0 ? kInSlot : kToCopy;
-    if (u.found[e] == kInSlot && !entry_valid(entry, epoch)) {
-      raise(&t.state->fault, kBadEntry);
-      tell_faults(t, faults);
-    }
   }
   __syncthreads();
   if (warp_id() == 0) {
@@ -277,8 +273,7 @@ extern "C" {
 // Grid: as many thread blocks as copy. `x`: rows as floats, where the CPU's kernels want them so.
 __global__ void __launch_bounds__(kThreads) stage_experts(const int* live, const float* logits, const int* pairs, const int* offsets,
                                                           const int8_t* q, const float* d, const int16_t* sums, const float* x, int hidden,
-                                                          const ExpertTier* tier, int layer, int gate_bytes, int up_bytes, int down_bytes,
-                                                          uint32_t* faults) {
+                                                          const ExpertTier* tier, int layer, int gate_bytes, int up_bytes, int down_bytes) {
   __shared__ ExpertTier t;
   __shared__ Uses u;
   if (threadIdx.x == 0) t = *tier;
@@ -289,7 +284,7 @@ __global__ void __launch_bounds__(kThreads) stage_experts(const int* live, const
   const Step s{pairs, offsets, logits, *live};
   const uint64_t before = t.state->copies_at[2 * layer];
   count_pairs(u, s);
-  look_up(u, t, layer, before, t.state->epoch, faults);
+  look_up(u, t, layer, before);
   split(u, *t.state, bytes);
   if (blockIdx.x == 0) {
     post(u, t, s, Rows{q, d, sums, x, hidden}, layer);
@@ -311,7 +306,7 @@ __global__ void __launch_bounds__(kThreads) stage_experts(const int* live, const
 // What the next layer is likely to lack, by its router's product with this layer's rows; runs beside this layer's experts and
 // what comes up to the next router.
 __global__ void __launch_bounds__(kThreads) fetch_guessed(const int* live, const float* logits, const ExpertTier* tier, int layer, int gate_bytes,
-                                                          int up_bytes, int down_bytes, uint32_t* faults) {
+                                                          int up_bytes, int down_bytes) {
   __shared__ ExpertTier t;
   __shared__ Uses u;
   if (threadIdx.x == 0) t = *tier;
@@ -323,7 +318,7 @@ __global__ void __launch_bounds__(kThreads) fetch_guessed(const int* live, const
   const Step s{nullptr, nullptr, logits, *live};
   const uint64_t before = t.state->copies_at[2 * layer - 1];
   count_pairs(u, s);
-  look_up(u, t, layer, before, t.state->epoch, faults);
+  look_up(u, t, layer, before);
   if (threadIdx.x == 0) {
     u.num_copied = 0;
     for (int rank = 0; rank < kTop; ++rank)

@@ -60,7 +60,9 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   trace(0);
   GatePlane::template fill<1>(table);
   if (STRATA_TYPE != STRATA_UP) UpPlane::template fill<1>(up_table);
+#if STRATA_LATE == 0
   ask_ahead(ahead, ahead_bytes);
+#endif
   dependency_settled();  // the sublayer's rows; the logits are the last launch's
   const int step_row = blockIdx.z;
   if (step_row >= *live) return dependency_wait();
@@ -97,8 +99,17 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   SegmentChain<STRATA_UP, 1, kSegs, STRATA_AHEAD, STRATA_LENGTH, UpPlane> u(up_at, kInner, kHidden / 32, row);
   g.load_first(), u.load_first();
 #endif
+  // What is read next is asked for when this launch's own weights have come.
+  const auto ask_for_more = [&] {
 #if STRATA_FETCH_DOWN
-  if (down != nullptr) fetch_down(reinterpret_cast<const uint8_t*>(down[expert]), down_bytes);
+    if (down != nullptr) fetch_down(reinterpret_cast<const uint8_t*>(down[expert]), down_bytes);
+#endif
+#if STRATA_LATE
+    ask_ahead(ahead, ahead_bytes);
+#endif
+  };
+#if !STRATA_STAGED || STRATA_LATE == 0
+  ask_for_more();
 #endif
   float* mine = scratch + warp_id() * 32;
   float y[1];
@@ -108,8 +119,11 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   copies_wait();
   __syncwarp();
   trace(6);
+#if STRATA_LATE
+  ask_for_more();
+#endif
   y[0] = 0.0f;
-#pragma unroll
+#pragma unroll STRATA_UNROLL
   for (int j = 0; j < STRATA_LENGTH; ++j) {
     const int segment = lane_id() % kSegs, b = segment * STRATA_LENGTH + j;
     block_times_rows<STRATA_TYPE, 1, GatePlane>(g.weights.block(j), table, a, b, segment, y);
@@ -120,6 +134,9 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   copies_wait_for_groups<1>();
   __syncwarp();
   trace(6);
+#if STRATA_LATE
+  ask_for_more();
+#endif
   g.chain(table, a, y);
 #else
   g.run(table, a, y);

@@ -2,11 +2,9 @@
 // threads each, of which every one holds two neighbouring lanes of the contract; the next chunks of this pair of rows and of the next are
 // always on their way through the warp's ring. Macros: STRATA_TYPE, STRATA_STAGES, STRATA_THREADS, STRATA_BLOCKS
 // (thread blocks a multiprocessor). k a multiple of 32, rows of every matrix even. Dynamic
-// shared memory: x, then a ring a warp. grid.y: rows. With STRATA_NORM the rows are x [+ y, which goes to `sum`], normed: every thread block
-// does that for itself. STRATA_K: k.
+// shared memory: x, then a ring a warp. grid.y: rows. STRATA_K: k.
 #include "lanes.cuh"
 #include "op.cuh"
-#include "step.cuh"
 
 using namespace strata;
 
@@ -14,7 +12,6 @@ namespace {
 
 constexpr QuantType T = STRATA_TYPE;
 constexpr int kThreads = STRATA_THREADS, kWarps = kThreads / 32, kStages = STRATA_STAGES, kValueBytes = Layout<T>::bytes;
-constexpr int kEach = (STRATA_K / 4 + kThreads - 1) / kThreads;  // fours of a thread
 constexpr int kSteps = 8, kChunk = 32 * kSteps * kValueBytes;  // of 32 values in a chunk of one row; bytes
 
 // Two neighbouring values.
@@ -60,48 +57,11 @@ template <bool Whole> __device__ __forceinline__ void add_chunk(const uint8_t* c
     if (Whole || i < count) acc[0] = fma32(v[i].x, f[i].x, acc[0]), acc[1] = fma32(v[i].y, f[i].y, acc[1]);
 }
 
-// The norm's weights of a thread, before the row is there; and the row, normed, in shared memory.
-struct Norm {
-  float4 weight[kEach];
-
-  template <class F> static __device__ __forceinline__ void each(F f) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      if (const int at = threadIdx.x + kThreads * i; at < STRATA_K / 4) f(i, at);
-  }
-  __device__ __forceinline__ void load(const float* w) {
-    each([&](int i, int at) { weight[i] = __ldg(reinterpret_cast<const float4*>(w) + at); });
-  }
-  __device__ __forceinline__ void run(const float* x, const float* y, float* sum, float eps, float* staged) const {
-    __shared__ float inverse;
-    float4 value[kEach];
-    each([&](int i, int at) { value[i] = reinterpret_cast<const float4*>(x)[at]; });
-    if (y != nullptr)
-      each([&](int i, int at) {
-        const float4 more = reinterpret_cast<const float4*>(y)[at];
-        value[i] = {value[i].x + more.x, value[i].y + more.y, value[i].z + more.z, value[i].w + more.w};
-        if (blockIdx.x == 0) reinterpret_cast<float4*>(sum)[at] = value[i];
-      });
-    each([&](int i, int at) { reinterpret_cast<float4*>(staged)[at] = value[i]; });
-    __syncthreads();
-    if (warp_id() == 0) {
-      const float mean = div32(square_sum(staged, STRATA_K), static_cast<float>(STRATA_K));
-      if (lane_id() == 0) inverse = div32(1.0f, sqrt32(mean + eps));
-    }
-    __syncthreads();
-    const float scale = inverse;
-    each([&](int i, int at) {
-      const float4 v = value[i], w = weight[i];
-      reinterpret_cast<float4*>(staged)[at] = {(v.x * scale) * w.x, (v.y * scale) * w.y, (v.z * scale) * w.z, (v.w * scale) * w.w};
-    });
-  }
-};
-
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads, STRATA_BLOCKS)
     linear_pairs(const int* live, const float* x, const uint8_t* w0, float* y0, int n0, const uint8_t* w1, float* y1, int n1,
-                 const uint8_t* w2, float* y2, int n2, const float* added, const float* norm, float* sum, float eps) {
+                 const uint8_t* w2, float* y2, int n2) {
   constexpr int k = STRATA_K;
   STRATA_DYNAMIC_SHARED(shared);
   float* staged = reinterpret_cast<float*>(shared);
@@ -111,16 +71,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, STRATA_BLOCKS)
   Fetcher fetcher{w0, w1, w2, pairs0, pairs1, pairs, stride, k * kValueBytes, mine, 0};
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) fetcher.next(ring + s * 2 * kChunk);
-  Norm own;
-  if (STRATA_NORM) own.load(norm);
   dependency_launch();
   dependency_wait();
   const int row = blockIdx.y, rows = *live;
-  x += static_cast<size_t>(row) * k;
-  if (STRATA_NORM)
-    own.run(x, added == nullptr ? nullptr : added + static_cast<size_t>(row) * k, sum + static_cast<size_t>(row) * k, eps, staged);
-  else
-    Norm::each([&](int i, int at) { reinterpret_cast<float4*>(staged)[at] = reinterpret_cast<const float4*>(x)[at]; });
+#pragma unroll
+  for (int i = threadIdx.x; i < k / 4; i += kThreads)
+    reinterpret_cast<float4*>(staged)[i] = reinterpret_cast<const float4*>(x + static_cast<size_t>(row) * k)[i];
   if (row >= rows) return copies_wait();
   __syncthreads();
   int slot = 0;

@@ -106,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, STRATA_BLOCKS)
   if (holds_float) {
     fetch(0, 0);
   } else {
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < kStages; ++s) fetch(s, s);
   }
 #define STRATA_FILL(i, T) Packed<T>::template fill<1>(table);
@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, STRATA_BLOCKS)
     STRATA_EACH_TYPE(STRATA_FLOAT)
     __syncwarp();
     turn = kFloatTurns;
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < kStages; ++s) fetch(turn + s, s);
   }
 #pragma unroll 1

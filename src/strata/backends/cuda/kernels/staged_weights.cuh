@@ -116,6 +116,11 @@ template <int Segs, int Length, int Share> struct StagedWeights<QuantType::Q2_0,
   }
 };
 
+// Blocks of a segment that a turn of the loop takes: code that is run once costs more than the loop (docs/cuda.md).
+#ifndef STRATA_CHAIN_UNROLL
+#define STRATA_CHAIN_UNROLL 1
+#endif
+
 // What SegmentChain (product.cuh) is, of such rows.
 template <QuantType T, int M, int Segs, int Length, class P = Packed<T>> struct StagedChain {
   StagedWeights<T, Segs, Length> weights;
@@ -131,7 +136,7 @@ template <QuantType T, int M, int Segs, int Length, class P = Packed<T>> struct 
     const int segment = lane_id() % Segs;
 #pragma unroll
     for (int m = 0; m < M; ++m) y[m] = 0.0f;
-#pragma unroll(Length <= 6 ? Length : 4)
+#pragma unroll(STRATA_CHAIN_UNROLL)
     for (int j = 0; j < Length; ++j) block_times_rows<T, M, P>(weights.block(j), table, a, segment * Length + j, segment, y);
   }
 };
