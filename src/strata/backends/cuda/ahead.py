@@ -20,8 +20,8 @@ _GAP = 1 << 18  # bytes between neighbours: small weights of kernels that do not
 class Plan:
     """`window`: bytes of weights that may be in the cache before they are used; `each`: most bytes a node asks for."""
 
-    window: int = 6 << 20
-    each: int = 3 << 20
+    window: int = 16 << 20
+    each: int = 8 << 20
 
 
 PLAN: Plan | None = Plan()  # None: nothing is asked for

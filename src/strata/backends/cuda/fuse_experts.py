@@ -23,7 +23,7 @@ from strata.quants import Format
 WIDE = False  # whether IQ3_XXS has a grid for every lane (packed_signed.cuh)
 JOINT = True  # whether gate and up are computed together
 LATE = True  # whether gate and up ask for what is read later when their own weights have come
-UNROLL = 1  # blocks of gate and up that a turn takes
+UNROLL = 5  # blocks of gate and up that a turn takes
 FETCH_DOWN = True  # whether gate and up ask for the chosen experts' down
 ROWS = 8  # of a step, up to which rows choose and read their experts apart: of many experts few are shared
 _MOST_EXPERTS = 31  # of a row: each has a warp of experts_down

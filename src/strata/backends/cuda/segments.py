@@ -5,7 +5,7 @@ from strata.ops.arithmetic import segment_bounds
 from strata.quants import Format
 
 PAD_BYTES = 16  # kSegmentPad of product.cuh, a segment
-CHAIN_UNROLL = 1  # blocks of a segment in shared memory that a turn of the loop takes
+CHAIN_UNROLL = 5  # blocks of a segment in shared memory that a turn of the loop takes
 SHORT = 6  # blocks of a segment that a lane holds
 STAGED = True  # whether weights of products come through shared memory where their format knows how
 # Formats that can (staged_weights.cuh): bytes a block of 32; planes with padding where segments are even, and always.

@@ -166,7 +166,7 @@ template <int Kk, int Kv, int H, int D, bool Slots = false> struct Split {
     float acc[kHeld][H][8] = {};
     if (set < kSets) {
 #pragma unroll 1
-      for (int t0 = 0; t0 < kTurns; t0 += kBatch) {
+      for (int t0 = 0; t0 < kTurns && kSets * t0 < end; t0 += kBatch) {
         if (t0 > 0) load_batch(t0);
 #pragma unroll
         for (int t = 0; t < kBatch; ++t) {

@@ -116,9 +116,9 @@ template <int Segs, int Length, int Share> struct StagedWeights<QuantType::Q2_0,
   }
 };
 
-// Blocks of a segment that a turn of the loop takes: code that is run once costs more than the loop (docs/cuda.md).
+// Blocks of a segment that a turn of the loop takes.
 #ifndef STRATA_CHAIN_UNROLL
-#define STRATA_CHAIN_UNROLL 1
+#define STRATA_CHAIN_UNROLL 5
 #endif
 
 // What SegmentChain (product.cuh) is, of such rows.
