@@ -141,7 +141,7 @@ class Experts:
             ahead=True,
         )
         shared = shared_down + (weight_room if down_staged else 0)
-        more: list[tuple[str, str | int]] = [("STRATA_LATE", 1)] if late else []
+        more: list[tuple[str, str | int]] = [("STRATA_TAKE_LATE", 1)] if late else []
         args = [live, *logits, *q8, tables[2], *at.raw(self.down.scale), *self._shared_args(at)]
         args += [*at.at(residual, inject, out), pointer(at.faults)]
         if tier is not None and late:

@@ -1,11 +1,11 @@
 // The experts of a step of few rows in two launches; rows do not share what they read. Macros: STRATA_TYPE, STRATA_UP, STRATA_DOWN (formats of gate, up, down), STRATA_SHARED
 // (of the shared expert's down; left out without one), STRATA_EXPERTS, STRATA_TOP (experts of a row), STRATA_HIDDEN, STRATA_INNER,
-// STRATA_LATE (1: rows of some experts come from CPU workers), STRATA_SEGMENTS, STRATA_AHEAD (of hidden), STRATA_INNER_SEGMENTS, STRATA_INNER_AHEAD, STRATA_STREAMS, STRATA_FEATURES (of a thread
+// STRATA_TAKE_LATE (1: rows of some experts come from CPU workers), STRATA_SEGMENTS, STRATA_AHEAD (of hidden), STRATA_INNER_SEGMENTS, STRATA_INNER_AHEAD, STRATA_STREAMS, STRATA_FEATURES (of a thread
 // block of experts_down), STRATA_RENORMALISE, STRATA_STAGED, STRATA_INNER_STAGED (weights through shared memory: of gate and up, of down).
 //
 // Every thread block makes the router's choice for itself from the logits: a block that chose for all would be one more wait.
 #include "ahead.cuh"
-#if STRATA_LATE
+#if STRATA_TAKE_LATE
 #include "expert_late.cuh"
 #endif
 #include "op.cuh"
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
                                                              const float* shared_gate, const float* shared_up, const float* shared_logit,
                                                              const uint8_t* shared_down, const float* residual, const float* inject,
                                                              float* out, uint32_t* faults,
-#if STRATA_LATE
+#if STRATA_TAKE_LATE
                                                              const tiers::ExpertTier* tier,
 #endif
                                                              const uint8_t* ahead, uint32_t ahead_bytes) {
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
     }
     add_segments<1, kInnerSegs>(y, scratch + plane * 32, store(pass));
   }
-#if STRATA_LATE
+#if STRATA_TAKE_LATE
   if (plane < kTop) take_late_row(*tier, expert, step_row * kTop + plane, kHidden, first, kFeatures, rows[plane], faults);
 #endif
   trace(5);
