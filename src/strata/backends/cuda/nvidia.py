@@ -103,7 +103,8 @@ class NvidiaDriver:
             )
         self._context = self._open()
         apart = int(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
-        self._stream, self._side, copies = (check(cuda.cuStreamCreate(apart)) for _ in range(3))
+        # By the property, which makes the new context current.
+        self._stream, self._side, copies = (check(self._cuda.cuStreamCreate(apart)) for _ in range(3))
         self._streams = self._stream, copies  # COMPUTE, COPIES
         self._compiler = Compiler(self.properties.arch, cache)
         self._modules: dict[Source, Any] = {}
