@@ -14,10 +14,16 @@ class Timed:
     def __init__(self, replay):
         self.replay, self.seconds = replay, 0.0
 
-    def run(self, *part):
-        begin = time.perf_counter()
-        self.replay.run(*part)
-        self.seconds += time.perf_counter() - begin
+    def __getattr__(self, name):
+        """Its calls, timed."""
+
+        def timed(*arguments):
+            begin = time.perf_counter()
+            found = getattr(self.replay, name)(*arguments)
+            self.seconds += time.perf_counter() - begin
+            return found
+
+        return timed
 
 
 def main():

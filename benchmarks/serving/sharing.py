@@ -7,7 +7,7 @@ against the mean.
 
 import time
 
-from benchmarks.serving.common import arguments, finish, load, median, rate, sampling, started, text
+from benchmarks.serving.common import arguments, finish, load, median, sampling, started, text
 
 
 def while_a_prompt_is_read(args, blocks=8, tokens=15):
@@ -71,15 +71,17 @@ def last_one(args, tokens=100):
 
 
 def unused_places(args):
+    """The same answer in two engines, a step of each in turn, so that what else the machine does hits both."""
     engines = {parallel: load(args, parallel) for parallel in (1, 16)}
-    rates = {1: [], 16: []}
-    for round_ in range(3 * args.rounds):
-        for parallel, engine in engines.items():
-            answer = started(engine, text(round_, 40), 4000)
-            rates[parallel].append(rate(engine, answer, 0.7))
-            engine.abort(answer)
-    one, sixteen = median(rates[1]), median(rates[16])
-    print(f"--parallel 1: {one:.1f} tok/s; --parallel 16, unused: {sixteen:.1f} ({1 - sixteen / one:+.1%})")
+    seconds = {1: [], 16: []}
+    answers = {parallel: started(engine, text(0, 40), 4000) for parallel, engine in engines.items()}
+    for turn in range(400 * args.rounds):
+        for parallel in (1, 16) if turn % 2 else (16, 1):
+            seconds[parallel] += steps(engines[parallel], answers[parallel], 1, keep=True)
+    one, sixteen = (median(seconds[parallel]) * 1e3 for parallel in (1, 16))
+    print(
+        f"--parallel 1: {one:.3f} ms a step; --parallel 16, unused: {sixteen:.3f} ({sixteen / one - 1:+.1%})"
+    )
 
 
 def thirty_clients(args, parallel=8):

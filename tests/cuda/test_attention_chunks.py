@@ -11,7 +11,7 @@ from strata.ops import Buffer, Builder, attention, copy_rows
 from strata.ops.buffers import NUMPY_DTYPES
 
 PAGES, MAX_LEN = 24, 512
-BOUND = 1e-3  # queries, weights and values are halves
+BOUND = 1e-6  # as float32 sums in another order
 GROUPS = ((0, 64, 0), (1, 128, 192))
 
 
@@ -62,7 +62,6 @@ def run(backend, *args, **options):
         (3, 1, 64, "int8", 70),
         (2, 1, 128, "int8", 0),
         (2, 1, 256, "f16", 1),
-        (2, 1, 256, "int8", 0),
     ],
 )
 def test_near_the_contract(backend, heads, kv_heads, dim, kv, window):

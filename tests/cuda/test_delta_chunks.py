@@ -5,10 +5,11 @@ import pytest
 
 from backends.harness import Case, nrmse
 from strata.backends import ReferenceBackend
+from strata.backends.cuda import lower_state
 from strata.ops import Buffer, Builder, DeltaState, copy_rows, delta_rule
 
 KEY_HEADS, HEADS, DIM, SLOTS = 2, 4, 128, 5
-BOUND = 3e-5  # bf16 parts: 2^-16 a product
+BOUND = 2e-6  # as float32 sums in another order
 
 
 def inputs(rows, seed=0):
@@ -69,11 +70,12 @@ def test_near_the_contract(backend, tiled):
     assert nrmse(other[0], want[0]) > 10 * BOUND
 
 
-def test_chunks_do_not_change_a_bit(backend):
+def test_chunks_do_not_change_a_bit(backend, monkeypatch):
     """Segments of a launch, rows of another sequence before, chunks apart: the state goes through memory."""
-    whole, state = run(case_of(((1, 64, 0), (0, 576, 64))), backend())
+    monkeypatch.setattr(lower_state, "_SEGMENT", 128)
+    whole, state = run(case_of(((1, 64, 0), (0, 256, 64))), backend())
     out, before = [], None
-    for first, rows in ((64, 64), (128, 320), (448, 192)):
+    for first, rows in ((64, 64), (128, 192)):
         case, buffer, kept = case_of(((0, rows, first),), before=before)
         if first > 64:
             case.set(case.steps.commits, np.zeros(3, np.int32))

@@ -47,7 +47,8 @@ def test_embeddings(tiny_llama, tokens, backend):
         while engine.has_work:
             engine.step()
         vectors.append(pooling.vector())
-    assert vectors[0].tobytes() == vectors[1].tobytes()
+    cpu, cuda = vectors  # a prompt's blocks of 64 agree between devices to 2e-3 (docs/contract.md)
+    assert np.linalg.norm(cuda - cpu) < 2e-3 * np.linalg.norm(cpu)
 
 
 def test_requests_together(tiny_llama, tokens, backend):

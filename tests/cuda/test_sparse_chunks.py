@@ -13,10 +13,10 @@ from strata.ops import Buffer, Builder, copy_rows, sparse_attention
 from strata.ops.buffers import NUMPY_DTYPES
 from strata.ops.select_blocks import RankBlocks
 
-HEADS, KV_HEADS, DIM, INDEX_DIM, RATIO = 6, 2, 64, 64, 4
+HEADS, KV_HEADS, DIM, INDEX_DIM, RATIO = 4, 2, 64, 64, 4
 PAGES, MAX_LEN = 40, 1024
 BUDGET = 24
-BOUND = 1e-3  # of attention: weights and values are halves
+BOUND = 1e-6  # of attention: as float32 sums in another order
 
 
 def inputs(rows, first, width, seed):
@@ -93,8 +93,7 @@ def test_near_the_contract(backend, kv):
     assert nrmse(run(case_of(GROUPS, kv, fault), backend())[0], want) > 10 * BOUND
 
 
-@pytest.mark.parametrize("kv", ["f16", "int8"])
-def test_chunks_do_not_change_a_bit(backend, kv, monkeypatch):
+def test_chunks_do_not_change_a_bit(backend, monkeypatch, kv="int8"):
     whole, chosen = run(case_of(GROUPS, kv), backend())
     monkeypatch.setattr(lower_sparse, "_SCORE_BYTES", 1)  # 64 rows at a time
     parts = [run(case_of(((1, 64, first),), kv), backend()) for first in (576, 640)]
@@ -120,7 +119,7 @@ def test_equal_scores_go_to_lower_blocks(backend, kind):
     assert np.array_equal(chosen, best)
 
 
-@pytest.mark.parametrize("block", [3, 70, 130])
+@pytest.mark.parametrize("block", [3, 130])
 def test_a_planted_block_is_selected_and_answers(backend, block):
     """A key like the last row's query at some depth is chosen and read; what is not selected changes nothing."""
 

@@ -211,6 +211,10 @@ class EngineThread:
 
     def _lose(self, error: StrataError) -> None:
         """The engine is given up; open requests end with the error. The model is loaded again, at once or by and by."""
+        if self._reload is None:
+            self._refusal = error
+        else:
+            self.trouble, self._load_at = error, 0.0
         for ticket in self._tickets:
             send(ticket, error)
         self._tickets.clear()
@@ -222,10 +226,6 @@ class EngineThread:
             log.exception("what was left of the engine could not be given back")
         del engine
         _collect()
-        if self._reload is None:
-            self._refusal = error
-        else:
-            self.trouble, self._load_at = error, 0.0
 
     def _close(self) -> None:
         engine, self._engine = self._engine, None

@@ -214,7 +214,7 @@ class CudaBackend:
         """Places a program's scratch; a wide chunk's at the end of the expert slots, where there are any."""
         if arena == "step":
             self._allocate(arena_bytes, arena)  # more than reserved where groups hold their buffers longer
-            return Scratch(self._arenas[arena][0], self._workspace)
+            return Scratch(self._arenas.get(arena, (0, 0))[0], self._workspace)
         workspace = self._workspace.beside()
         context = self._context(program, arena, offsets, Scratch(0, workspace), asked)
         with workspace.measured():
@@ -226,7 +226,7 @@ class CudaBackend:
         if lending is None or program.bucket <= OWN_ROWS or buffers + workspace.most > lending.nbytes:
             self._allocate(arena_bytes, arena)
             self._workspace.grow(workspace.most)
-            return Scratch(self._arenas[arena][0], self._workspace)
+            return Scratch(self._arenas.get(arena, (0, 0))[0], self._workspace)
         base = (lending.end - buffers - workspace.most) // ALIGNMENT * ALIGNMENT
         workspace.put(base + buffers, workspace.most)
         return Scratch(base, workspace, lending.end - base)

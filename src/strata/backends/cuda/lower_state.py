@@ -25,7 +25,7 @@ from strata.ops.ngram import NgramGate, NgramRows, TableRows
 from strata.ops.step import CHUNK_BLOCK, MAX_STEP_ROWS, PAGE_CELLS
 
 _COLUMN_WARPS = 8
-_SEGMENT = 512  # rows of a prompt whose blocks are prepared at a time: what they leave stays in a large cache
+_SEGMENT = 1024  # rows of a prompt whose blocks are prepared at a time
 _COLUMNS = 32  # values of a head that a thread block takes through the blocks
 _TABLE_WARPS = 4
 

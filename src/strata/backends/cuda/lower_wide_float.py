@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from strata.backends.cuda.driver import Arg, Launch
-from strata.backends.cuda.lower import FILE, Context, ints, launch, pointer, tensor_cores
+from strata.backends.cuda.lower import FILE, Context, ints, launch, pointer, tensor_cores, type_macro
 from strata.backends.cuda.lower_wide import WIDE_ROWS
 from strata.ops.buffers import Weight
 from strata.ops.linear import LinearF
+from strata.quants import FORMATS, Format
 
 _TOKENS = 128  # that planes are padded to
 _THREADS = 256
@@ -37,13 +38,12 @@ _NARROW = (
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Rows as sums of two 16-bit floats: addresses of high, low and scales, their padded number, their type."""
+    """Rows as f16, or sums of two: addresses of high, low (0: none) and scales, and their padded number."""
 
     high: int
     low: int
     scales: int
     rows: int
-    bf16: bool
 
 
 def padded(k: int) -> int:
@@ -56,17 +56,17 @@ def applies(op: LinearF, at: Context) -> bool:
     return op.chunk and at.bucket >= WIDE_ROWS and tensor_cores(at) and op.x.shape[-1] % 8 == 0
 
 
-def room(at: Context, rows: int, k: int, bf16: bool) -> SplitRows:
+def room(at: Context, rows: int, k: int, terms: int = 2) -> SplitRows:
     """Scratch for rows of k values."""
     count = -(-rows // _TOKENS) * _TOKENS
-    high, low = (at.scratch(2 * count * padded(k)) for _ in range(2))
-    return SplitRows(high, low, 0 if bf16 else at.scratch(4 * count), count, bf16)
+    planes = [at.scratch(2 * count * padded(k)) for _ in range(terms)]
+    return SplitRows(planes[0], planes[1] if terms == 2 else 0, at.scratch(4 * count), count)
 
 
-def split(at: Context, live: Arg, first: int, x: int, k: int, to: SplitRows) -> Launch:
-    """Float rows at x as sums of two; `first`: rows of the step before them, or all there are where `live` is null."""
+def split(at: Context, live: Arg, first: int, x: int, k: int, fmt: Format, to: SplitRows) -> Launch:
+    """Rows at x as f16 parts; `first`: rows of the step before them, or all there are where `live` is null."""
     args = [live, *ints(first), *(pointer(p) for p in (x, to.high, to.low, to.scales)), *ints(k)]
-    macros = [("STRATA_BF16", int(to.bf16))]
+    macros = [type_macro(fmt)]
     return launch(
         "split_rows.cu", "split_rows", to.rows, _THREADS, [*args, pointer(at.faults)], macros=macros
     )
@@ -74,17 +74,17 @@ def split(at: Context, live: Arg, first: int, x: int, k: int, to: SplitRows) -> 
 
 @dataclass(frozen=True)
 class _Matrix:
-    """A weight as the kernel reads it: planes of `terms` 16-bit floats, lines `pitch` values apart."""
+    """A weight as the kernel reads it: planes of `terms` f16, lines `pitch` values apart, scales of rows (0: none)."""
 
-    bf16: bool
     high: int
     low: int
+    scales: int
     pitch: int
     terms: int
 
 
 def products(ops: Sequence[LinearF], at: Context) -> list[Launch]:
-    """Products of the same float rows, some rows at a time: rows split once a kind, F32 weights once."""
+    """Products of the same float rows, some rows at a time; weights that are no f16 are made so first."""
     x, live = ops[0].x, at.live(ops[0].out)
     rows, k = min(x.shape[0], at.bucket), x.shape[-1]
     found, matrices = list[Launch](), list[_Matrix]()
@@ -93,44 +93,38 @@ def products(ops: Sequence[LinearF], at: Context) -> list[Launch]:
         matrices.append(matrix)
         found += nodes
     each = min(rows, max(_TOKENS, _SPLIT_BYTES // (4 * padded(k)) // _TOKENS * _TOKENS))
-    planes = {bf16: room(at, each, k, bf16) for bf16 in dict.fromkeys(m.bf16 for m in matrices)}
+    planes = room(at, each, k)
     for first in range(0, rows, each):
-        found += [split(at, live, first, at.buffer(x) + 4 * k * first, k, to) for to in planes.values()]
-        found += [
-            _product(at, m, op, planes[m.bf16], live, first) for m, op in zip(matrices, ops, strict=True)
-        ]
+        found.append(split(at, live, first, at.buffer(x) + 4 * k * first, k, FORMATS["F32"], planes))
+        found += [_product(at, m, op, planes, live, first) for m, op in zip(matrices, ops, strict=True)]
     return found
 
 
 def _matrix(at: Context, weight: Weight) -> tuple[_Matrix, list[Launch]]:
     (n, k), file = weight.shape, at.weight(weight, FILE)
-    if weight.format.name != "F32":
-        return _Matrix(weight.format.name != "F16", file, 0, k, 1), []
-    to = room(at, n, k, bf16=True)
-    return _Matrix(True, to.high, to.low, padded(k), 2), [split(at, pointer(0), n, file, k, to)]
+    if weight.format.name == "F16":
+        return _Matrix(file, 0, 0, k, 1), []
+    terms = 2 if weight.format.name == "F32" else 1
+    to = room(at, n, k, terms)
+    node = split(at, pointer(0), n, file, k, weight.format, to)
+    return _Matrix(to.high, to.low, to.scales, padded(k), terms), [node]
 
 
 def _product(at: Context, m: _Matrix, op: LinearF, x: SplitRows, live: Arg, first: int) -> Launch:
     n, k = op.weight.shape
     tile = _tile(at, n, x.rows, m.terms)
-    rows, tokens = 64 * tile.row_groups, 64 * tile.parts
-    args = [
-        live,
-        *(pointer(p) for p in (m.high, m.low, x.high, x.low, x.scales, at.buffer(op.out) + 4 * n * first)),
-    ]
+    out = at.buffer(op.out) + 4 * n * first
+    args = [live, *(pointer(p) for p in (m.high, m.low, x.high, x.low, x.scales, m.scales, out))]
     args += ints(n, x.rows, first, k, m.pitch)
     macros = [
-        ("STRATA_BF16", int(m.bf16)),
         ("STRATA_WEIGHT_TERMS", m.terms),
         ("STRATA_ROW_GROUPS", tile.row_groups),
         ("STRATA_PARTS", tile.parts),
         ("STRATA_STAGES", tile.stages),
     ]
-    grid = -(-n // rows) * (x.rows // tokens)
-    shared = tile.shared(m.terms)
-    return launch(
-        "wide_float.cu", "wide_float", grid, 128 * tile.row_groups, args, macros=macros, shared=shared
-    )
+    grid = -(-n // (64 * tile.row_groups)) * (x.rows // (64 * tile.parts))
+    shared, threads = tile.shared(m.terms), 128 * tile.row_groups
+    return launch("wide_float.cu", "wide_float", grid, threads, args, macros=macros, shared=shared)
 
 
 def _tile(at: Context, n: int, tokens: int, terms: int) -> FloatTile:

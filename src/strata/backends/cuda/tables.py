@@ -1,5 +1,6 @@
 """N-gram tables that are not weights on the device: in page-locked RAM, or with a store that is asked by mailbox."""
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +41,7 @@ class Tables:
         if not store.address:
             return 0
         try:
-            return self._driver.register(store.address, store.nbytes)
+            there = self._driver.register(store.address, store.nbytes)
         except DeviceError as error:
             log.logger(__name__).warning(
                 "n-gram table: %.1f GiB cannot be page-locked, its rows are asked for instead (%s)",
@@ -48,6 +49,8 @@ class Tables:
                 error,
             )
             return 0
+        weakref.finalize(self, self._driver.unregister, store.address)
+        return there
 
     def boxes(self, program: Program, counter: Callable[[], int]) -> Asked:
         """Mailboxes of the program's own; `counter`: address of a zeroed u32 on the device."""

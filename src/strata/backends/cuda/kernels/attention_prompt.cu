@@ -139,6 +139,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, D > 64 ? 1 : 2) attention
     float sum = soft.sum[e];
     sum += __shfl_xor_sync(kFullWarp, sum, 1);
     sum += __shfl_xor_sync(kFullWarp, sum, 2);
+    sum *= kWeightUnit;
     const int r = row0 + warp_id() % 4 * 16 + lane_id() / 4 + 8 * e;
     float* to = out + r * row_stride + (head + warp_id() / 4) * D + lane_id() % 4 * 2;
 #pragma unroll

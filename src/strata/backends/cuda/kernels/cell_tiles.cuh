@@ -12,23 +12,24 @@ constexpr int kTileCells = 64;
 // A tile on its way from the pool to shared memory: `fetch` starts it, `land` ends it, and a barrier after that makes it seen.
 // `row(c)`: of cell c of the tile its number among all cells of the pool, page and head included.
 template <int Kv, int D, int Threads> struct CellTile {
-  static constexpr int kStride = D + 8, kUnits = kTileCells * D / 8;  // eight values each
+  static constexpr int kStride = D + 8, kWide = Kv == kKvInt8 ? 16 : 8;  // values of a load
+  static constexpr int kUnits = kTileCells * D / kWide;
   static constexpr int kEach = kUnits / Threads;
   static constexpr int kGroups = Kv == kKvInt8 ? D / kKvGroup : 1;  // of a cell, with a scale each
   static_assert(D % kKvGroup == 0 && kUnits % Threads == 0 && (Kv == kKvF16 || Kv == kKvInt8));
 
-  uint2 codes[Kv == kKvInt8 ? kEach : 1];
+  uint4 codes[Kv == kKvInt8 ? kEach : 1];
   uint32_t scales[Kv == kKvInt8 ? kEach : 1];
 
   template <class Row> __device__ __forceinline__ void fetch(uint16_t* to, const void* pool, const unsigned short* pool_scales, Row row) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int u = threadIdx.x + i * Threads, c = u / (D / 8), at = u % (D / 8) * 8;
+      const int u = threadIdx.x + i * Threads, c = u / (D / kWide), at = u % (D / kWide) * kWide;
       const size_t from = static_cast<size_t>(row(c)) * D + at;
       if constexpr (Kv == kKvF16) {
         copy_async<16>(to + c * kStride + at, static_cast<const unsigned short*>(pool) + from);
       } else {
-        codes[i] = *reinterpret_cast<const uint2*>(static_cast<const int8_t*>(pool) + from);
+        codes[i] = *reinterpret_cast<const uint4*>(static_cast<const int8_t*>(pool) + from);
         scales[i] = pool_scales[from / kKvGroup];
       }
     }
@@ -40,12 +41,15 @@ template <int Kv, int D, int Threads> struct CellTile {
     if constexpr (Kv == kKvInt8) {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
-        const int u = threadIdx.x + i * Threads, c = u / (D / 8), at = u % (D / 8) * 8;
-        uint4 x;
+        const int u = threadIdx.x + i * Threads, c = u / (D / kWide), at = u % (D / kWide) * kWide;
+        uint4 x, y;
         code_halves(codes[i].x ^ 0x80808080u, x.x, x.y);
         code_halves(codes[i].y ^ 0x80808080u, x.z, x.w);
+        code_halves(codes[i].z ^ 0x80808080u, y.x, y.y);
+        code_halves(codes[i].w ^ 0x80808080u, y.z, y.w);
         if (at % kKvGroup == 0) scale[at / kKvGroup * kTileCells + c] = half_float(static_cast<uint16_t>(scales[i]));
-        *reinterpret_cast<uint4*>(to + c * kStride + at) = x;
+        reinterpret_cast<uint4*>(to + c * kStride + at)[0] = x;
+        reinterpret_cast<uint4*>(to + c * kStride + at)[1] = y;
       }
     }
   }
@@ -84,13 +88,19 @@ __device__ __forceinline__ void query_scores(float (&acc)[N][4], const uint16_t*
   }
 }
 
+// Weights are at most 1; times this, they and their products with scales below 64 are in the range of halves.
+constexpr float kWeightUnit = 1024.0f;
+
 // Four weights of the left side of a product as parts: rows r and r + 8 at cells c, c + 1 (x) and c + 8, c + 9 (y); `scale`: of the
 // tile's cells and the values' group, of int8.
 template <int Kv>
 __device__ __forceinline__ void weight_parts(uint32_t (&hi)[4], uint32_t (&lo)[4], const float (&x)[4], const float (&y)[4], const float* scale,
                                              int c) {
-  float2 a = {1.0f, 1.0f}, b = {1.0f, 1.0f};
-  if constexpr (Kv == kKvInt8) a = *reinterpret_cast<const float2*>(scale + c), b = *reinterpret_cast<const float2*>(scale + c + 8);
+  float2 a = {kWeightUnit, kWeightUnit}, b = a;
+  if constexpr (Kv == kKvInt8) {
+    a = *reinterpret_cast<const float2*>(scale + c), b = *reinterpret_cast<const float2*>(scale + c + 8);
+    a = {kWeightUnit * a.x, kWeightUnit * a.y}, b = {kWeightUnit * b.x, kWeightUnit * b.y};
+  }
   const Pair p[4] = {f16_parts(a.x * x[0], a.y * x[1]), f16_parts(a.x * x[2], a.y * x[3]), f16_parts(b.x * y[0], b.y * y[1]),
                      f16_parts(b.x * y[2], b.y * y[3])};
 #pragma unroll

@@ -224,7 +224,7 @@ __device__ __forceinline__ void store(Room& s, const RunningSoftmax (&soft)[T], 
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int r = 16 * m + own + 8 * e;
-      const float whole = (s.sum[0][r] + s.sum[1][r]) + (s.sum[2][r] + s.sum[3][r]);
+      const float whole = kWeightUnit * ((s.sum[0][r] + s.sum[1][r]) + (s.sum[2][r] + s.sum[3][r]));
       if (r >= Q * kGroup) continue;
       float* to = out + r / kGroup * stride + r % kGroup * D + 8 * kOwn * warp_id() + lane_id() % 4 * 2;
 #pragma unroll
@@ -273,11 +273,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) sparse_prompt(
     float scores[T][2][4] = {}, factor[T][2];
     scores_of(s, scores, t * kTileCells, rows.position, scale);
     weigh(s, soft, scores, factor);  // its barrier: keys are free
-    if (t + 1 < tiles) {
-      keys.fetch(s.keys, k_pool, k_scales, place(t + 1));
-      values.template land<1>(s.values, s.value_scale);
-    } else {
-      values.template land<0>(s.values, s.value_scale);
+    if constexpr (STRATA_KV == kKvInt8) values.template land<0>(s.values, s.value_scale);  // before registers take the next keys
+    if (t + 1 < tiles) keys.fetch(s.keys, k_pool, k_scales, place(t + 1));
+    if constexpr (STRATA_KV == kKvF16) {
+      if (t + 1 < tiles) {
+        values.template land<1>(s.values, s.value_scale);
+      } else {
+        values.template land<0>(s.values, s.value_scale);
+      }
     }
     __syncthreads();  // weights and values are there
     add_values(s, acc, factor);

@@ -21,6 +21,7 @@ template <class F, int RowGroups, int TokenGroups, int Parts, int Depth, int Sta
     TokenImage tokens[Depth][kSlabs];
     Image rows[Depth][RowGroups];
   };
+  static_assert(sizeof(TokenImage) % 1024 == 0, "images of tokens lie on borders of 1,024 bytes, which group_product asks for");
   static constexpr int kStageBytes = (static_cast<int>(sizeof(Stage)) + 1023) / 1024 * 1024;
   static constexpr int kTotalBytes = (Parts - Held) * 32 * 4 * kThreads;
   static constexpr int kSharedBytes = 2048 + Stages * kStageBytes + kTotalBytes;

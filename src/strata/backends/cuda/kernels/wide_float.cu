@@ -1,9 +1,9 @@
-// wide_float: y[token][row] for 16-bit float weights and rows that are sums of two 16-bit floats (split_rows.cu), on tensor cores.
-// Sums of 256 values are taken by the tensor cores and added in float: a row's result depends on K alone.
+// wide_float: y[token][row] for f16 weights and rows that are sums of two f16 (split_rows.cu), on tensor cores. Sums of 256 values are
+// taken by the tensor cores and added in float: a row's result depends on K alone.
 //
-// Macros: STRATA_BF16 (else f16), STRATA_WEIGHT_TERMS (2: weights are sums of two as well; their low parts times low parts are left
-// out), STRATA_ROW_GROUPS, STRATA_PARTS (64 tokens each), STRATA_STAGES. Grid: tiles of rows x tiles
-// of tokens, which are those from `first` of the step's on.
+// Macros: STRATA_WEIGHT_TERMS (2: weights are sums of two as well; their low parts times low parts are left out), STRATA_ROW_GROUPS,
+// STRATA_PARTS (64 tokens each), STRATA_STAGES. Grid: tiles of rows x tiles of tokens, which are those from `first` of the step's on.
+// scales, row_scales (null: 1): powers of two that products are multiplied by, a token and a row.
 #include "op.cuh"
 
 using namespace strata;
@@ -33,7 +33,7 @@ template <int Lines> __device__ __forceinline__ void copy_lines(uint8_t* to, con
 
 extern "C" __global__ void __launch_bounds__(kThreads, kThreads == 128 ? 2 : 1)
     wide_float(const int* live, const uint16_t* high, const uint16_t* low, const uint16_t* x_high, const uint16_t* x_low, const float* scales,
-               float* y, int n, int tokens, int first, int k, int pitch) {
+               const float* row_scales, float* y, int n, int tokens, int first, int k, int pitch) {
   STRATA_DYNAMIC_SHARED(shared);
   dependency_wait();
   dependency_launch();
@@ -80,9 +80,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kThreads == 128 ? 2 : 1)
 #pragma unroll
       for (int part = 0; part < Parts; ++part) {
         const uint8_t* columns = x + part * 64 * kLine;
-        group_product<STRATA_BF16>(c[part], a[0][slice], columns, slice, slice > 0 || i % 4 > 0);
-        group_product<STRATA_BF16>(c[part], a[0][slice], columns + kTokens * kLine, slice, true);
-        if constexpr (Terms == 2) group_product<STRATA_BF16>(c[part], a[1][slice], columns, slice, true);
+        group_product(c[part], a[0][slice], columns, slice, slice > 0 || i % 4 > 0);
+        group_product(c[part], a[0][slice], columns + kTokens * kLine, slice, true);
+        if constexpr (Terms == 2) group_product(c[part], a[1][slice], columns, slice, true);
       }
     products_commit();
 #pragma unroll
@@ -101,6 +101,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, kThreads == 128 ? 2 : 1)
     for (int e = 0; e < 32; ++e) {
       const int token = token0 + 64 * part + e / 4 * 8 + 2 * (lane % 4) + e % 2, mine = row + 8 * (e / 2 % 2);
       if (mine >= n || token >= count) continue;
-      y[static_cast<int64_t>(token) * n + mine] = STRATA_BF16 ? total[part][e] : total[part][e] * scales[token];
+      y[static_cast<int64_t>(token) * n + mine] = total[part][e] * scales[token] * (row_scales ? row_scales[mine] : 1.0f);
     }
 }

@@ -33,7 +33,7 @@ template <class F> struct alignas(16) RowImage {
 
 // Tokens: codes as f16 in slot_order, 128 bytes a token, parts of 16 bytes at part ^ token % 8; scales; d_a * sum of codes, or sums of
 // codes of both halves, int16 x 2. The last are copied where a format asks for them.
-struct alignas(1024) TokenImage {
+struct alignas(16) TokenImage {
   uint8_t x[kSlab * 128];
   float d[2][kSlab];  // in four_order
   uint32_t sum[2][kSlab];
