@@ -70,6 +70,7 @@ void bind_tiers_gpu(nb::module_& m) {
       .def("set_ahead", [](GpuDevice& d, uint32_t most) { d.settings().ahead = most; }, nb::arg("most"))
       .def("set_limit", [](GpuDevice& d, uint64_t ns) { d.settings().limit_ns = ns; }, nb::arg("ns"))
       .def("count", [](GpuDevice& d) { d.counters(); })
+      .def("close", &GpuDevice::close, nb::call_guard<nb::gil_scoped_release>())
       .def("started", &GpuDevice::started)
       .def("finished", &GpuDevice::finished, nb::arg("number"))
       .def("inject_worker", [](GpuDevice& d, int fault, uint32_t after) {

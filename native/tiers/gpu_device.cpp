@@ -140,7 +140,12 @@ GpuDevice::GpuDevice(std::shared_ptr<ExpertStore> store, const GpuOptions& optio
   workers_ = std::make_unique<Workers>(working, store_.get(), parts_.box, options.limits, &fault_, &kernel_faults_);
 }
 
-GpuDevice::~GpuDevice() { raise(&fault_, kWaitExpired); }
+GpuDevice::~GpuDevice() { close(); }
+
+void GpuDevice::close() {
+  raise(&fault_, kWaitExpired);
+  workers_->end();
+}
 
 Counters& GpuDevice::counters() {
   const std::lock_guard<std::mutex> lock(counting_);

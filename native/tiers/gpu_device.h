@@ -78,6 +78,7 @@ class GpuDevice : public PolicyDevice {
   Counters& counters() override;
   const GpuMapped& parts() const { return parts_; }
   Workers& workers() { return *workers_; }
+  void close();  // ends the workers: mapped memory may go
   TierSettings& settings() { return *parts_.settings; }
 
   // A replay is started; its number. `finished`: that and all before it are over. Workers sleep when all are.

@@ -35,11 +35,14 @@ Workers::Workers(const WorkerOptions& options, ExpertStore* store, const Mailbox
   for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
-Workers::~Workers() {
+Workers::~Workers() { end(); }
+
+void Workers::end() {
   stop_.store(1);
   inject(WorkerFault::kNone, 0);
   wake();
   for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void Workers::set_layer(int32_t layer, const ExpertKernels& kernels) { layers_[static_cast<size_t>(layer)] = kernels; }

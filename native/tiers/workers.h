@@ -42,6 +42,7 @@ class Workers {
   void rest();
   void finished(uint32_t number);
   void inject(WorkerFault fault, uint32_t after);
+  void end();  // all threads; a second call does nothing
   int alive() const { return alive_.load(); }
 
  private:

@@ -262,6 +262,8 @@ class GpuDevice(PolicyDevice):
     def set_limit(self, ns: int) -> None: ...
     def count(self) -> None:
         """Brings the store's counters up to date."""
+    def close(self) -> None:
+        """Ends the workers, before mapped memory goes."""
     def started(self) -> int:
         """A replay is started; its number."""
     def finished(self, number: int) -> None:

@@ -162,11 +162,13 @@ class Engine:
         for request in self.scheduler.open_requests:
             self.abort(request)
         self._store.close()
+        self._loaded.stop_policy()
         self._runner.backend.close()
 
     def abandon(self) -> None:
         """After a DeviceError: gives back what can be given back, and reads nothing of the device."""
         self._store.abandon()
+        self._loaded.stop_policy()
         self._runner.backend.close()
 
     def queue_place(self, request: Request) -> QueuePlace | None:

@@ -46,6 +46,11 @@ class LoadedModel:
     experts: ExpertStore | None = None  # None: they lie in the file's map
     policy: ResidencyPolicy | None = None  # None: experts do not move
 
+    def stop_policy(self) -> None:
+        """Experts move no more; what was learned is kept."""
+        if self.policy is not None:
+            self.policy.close()
+
     def tier_counts(self) -> dict[str, int]:
         """What the tiers of experts have counted (memory/counters.py); empty where all lie in one."""
         if self.experts is None:

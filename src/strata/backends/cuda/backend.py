@@ -101,7 +101,9 @@ class CudaBackend:
             self.tier.end_prompts()
 
     def close(self) -> None:
-        """Gives the device back."""
+        """Gives the device back; workers, which poll memory that goes with it, end first."""
+        if self.tier is not None:
+            self.tier.close()
         self.driver.close()
 
     def array(self, buffer: Buffer) -> NDArray[Any]:

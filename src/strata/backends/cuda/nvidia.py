@@ -178,7 +178,9 @@ class NvidiaDriver:
         return int(check(cuda.cuMemHostGetDevicePointer(address, 0), "mapping RAM"))
 
     def unregister(self, address: int) -> None:
-        """After everything that may read it."""
+        """After everything that may read it; a context that is over has given it back."""
+        if self._context is None:
+            return
         self.synchronize()
         check(self._cuda.cuMemHostUnregister(address), "unlocking RAM")
 

@@ -141,6 +141,10 @@ class ExpertTier:
     def _class_of(self, layer: int) -> int:
         return list(self._classes).index(_formats(self._stacks[layer]))
 
+    def close(self) -> None:
+        """Ends the workers; the policy has ended before."""
+        self.device.close()
+
     # ---- what kernels look up ----------------------------------------------------------------------------------
 
     def table(self, weight: Weight) -> int | None:
