@@ -16,8 +16,8 @@ from strata.memory.plan_parts import prompt_places, staging_places
 from strata.models import Model
 
 _LEFT_FREE = 2  # cores: the engine's thread and the driver's
-# Experts that the link brings on a guess while a layer and a mixer compute. 2 is what the times ask for; 0 until a device
-# has shown that a branch of the graph beside dependent launches neither hangs nor costs.
+# Experts that the link brings on a guess while a layer and a mixer compute. 2 is what the times ask for; 0 until a
+# device has shown that a branch of the graph beside dependent launches neither hangs nor costs.
 AHEAD = 0
 _POST_NS = 8_000.0  # handing a list to workers that poll and taking it back
 
