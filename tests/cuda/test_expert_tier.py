@@ -93,7 +93,8 @@ def test_what_the_ring_has_is_not_copied_again(path, backend, monkeypatch):
 
 
 @pytest.mark.parametrize("most", [1, 4])
-def test_guesses_for_the_next_layer(path, wanted, backend, most):
+def test_guesses_for_the_next_layer(path, wanted, backend, most, monkeypatch):
+    monkeypatch.setattr(gpu_experts, "AHEAD", 2)
     r = GpuRig(path, backend(), 8, "0.3")
     r.device.set_ahead(most)
     assert sum(n.kernel.entry == "fetch_guessed" for n in r.launches(1)) == r.layers - 1

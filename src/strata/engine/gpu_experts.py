@@ -16,7 +16,9 @@ from strata.memory.plan_parts import prompt_places, staging_places
 from strata.models import Model
 
 _LEFT_FREE = 2  # cores: the engine's thread and the driver's
-_AHEAD = 2  # experts that the link brings while a layer and a mixer compute
+# Experts that the link brings on a guess while a layer and a mixer compute. 2 is what the times ask for; 0 until a
+# device has shown that a branch of the graph beside dependent launches neither hangs nor costs.
+AHEAD = 0
 _POST_NS = 8_000.0  # handing a list to workers that poll and taking it back
 
 
@@ -47,7 +49,7 @@ def hold_experts(
         cpu_share=cpu_share(options),
         workers=_workers(options),
         link_rate=options.link_limit_gbps * 1e9,
-        ahead=_AHEAD if options.lookahead == "on" else 0,
+        ahead=AHEAD if options.lookahead == "on" else 0,
         prompt_places=prompt_places(sizes, placement.choice.prefill),
     )
     backend.hold_experts(store.tiers, tier)
