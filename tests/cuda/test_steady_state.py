@@ -63,7 +63,7 @@ class Even:
 def warm_engine(model, rows, **more):
     """An engine whose requests have decoded a few tokens of their first page."""
     driver = CountingDriver()
-    options = EngineOptions(device="cpu", prefill=0, max_model_len=256, max_num_seqs=rows)
+    options = EngineOptions(device="cpu", prefill=0, max_model_len=256, max_num_seqs=rows, spec=0)
     engine = Engine(
         load_model(model, options, None, CudaBackend(driver, slab_bytes=1 << 20, input_bytes=1 << 18))
     )

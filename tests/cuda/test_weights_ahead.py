@@ -48,3 +48,9 @@ def test_bounds(plan):
 def test_nothing_is_asked_without_a_plan():
     assert asked(NODES, None) == [(0, 0)] * 4
     assert np.array(asked(NODES, Plan())).sum() > 0
+
+
+def test_what_asks_ahead_runs_in_turn():
+    """A node that may ask for later weights is a node like others: it does not leave the chain."""
+    node = launch("copy.cu", "copy_columns", 1, 32, [], ahead=True)
+    assert node.ahead and not node.beside and not node.joins

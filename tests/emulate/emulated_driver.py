@@ -62,7 +62,8 @@ class EmulatedDriver:
 
     def record(self, launches: Sequence[Launch], stream: int = COMPUTE) -> Any:
         self.prepare([launch.kernel for launch in launches])
-        return list(launches), [self._call(launch) for launch in launches]
+        ordered = beside_late(launches)
+        return ordered, [self._call(launch) for launch in ordered]
 
     def replay(self, graph: Any, stream: int = COMPUTE) -> None:
         self.launched, calls = graph
@@ -132,3 +133,15 @@ class EmulatedDriver:
                 at = address - memory.pointer
                 return memory.bytes[at : at + nbytes]
         raise emulator.EmulatedFault(f"{nbytes} bytes at {address:#x} lie in no allocation")
+
+
+def beside_late(launches: Sequence[Launch]) -> list[Launch]:
+    """Launches that run beside others as late as they may, so that what reads their results too early shows."""
+    found: list[Launch] = []
+    waiting: list[Launch] = []
+    for launch in launches:
+        if launch.joins:
+            found += waiting
+            waiting = []
+        (waiting if launch.beside else found).append(launch)
+    return found + waiting

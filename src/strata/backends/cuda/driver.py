@@ -5,7 +5,7 @@ Addresses are plain integers, valid in kernels; those of page-locked memory are 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,6 +59,7 @@ class Launch:
     dependent: bool = True  # programmatic dependent launch: the kernel itself waits for its predecessor
     cluster: int = 1  # thread blocks a cluster
     reads: tuple[tuple[int, int], ...] = ()  # weights that every replay reads: address, bytes
+    _: KW_ONLY
     beside: bool = False  # runs beside the launches after it, up to the next one that joins
     joins: bool = False  # waits for those that run beside
     ahead: bool = False  # the last two of `args` are memory to ask for early (ahead.py): address, bytes

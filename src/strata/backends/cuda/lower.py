@@ -111,7 +111,7 @@ def launch(
     kernel = Kernel(Source(file, tuple(macros)), entry)
     runs = tuple((int(address), weight.nbytes) for address, weight in reads)
     more = (pointer(0), np.uint32(0)) if ahead else ()
-    return Launch(kernel, (x, y, z), block, (*args, *more), shared, dependent, cluster, runs, ahead)
+    return Launch(kernel, (x, y, z), block, (*args, *more), shared, dependent, cluster, runs, ahead=ahead)
 
 
 def tensor_cores(at: Context) -> bool:
