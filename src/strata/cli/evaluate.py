@@ -46,7 +46,8 @@ def logits(
 ) -> None:
     """Write the logits after each of the given tokens, and print the SHA-256 of the rows."""
     ids = inputs.read_tokens(tokens)
-    options = engine_options(context.params, max_model_len=str(len(ids)))
+    settings = {name: value for name, value in context.params.items() if name != "mtp"}  # here a flag
+    options = engine_options(settings, max_model_len=str(len(ids)), spec="0")
 
     from strata.cli.logits_file import LogitsFile
     from strata.engine import Engine
