@@ -18,7 +18,7 @@ GIB = 1 << 30
 def placement():
     cells = {"f16": CellBytes(1024)}
     model = ModelSizes("m", GIB, 0, 0, (1 << 20,) * 4, 64, 4, 0, cells, 0, 0, 0, 0, 0, 0, 1000, 4, 4096)
-    return plan(model, Machine(8 * GIB, 0, gpus=(Gpu("card", 2 * GIB, 2 * GIB),)), PlanOptions())
+    return plan(model, Machine(8 * GIB, 0, gpus=(Gpu("card", 3 * GIB, 3 * GIB),)), PlanOptions())
 
 
 def samples(counts, placement):

@@ -86,7 +86,7 @@ def test_chat_monitor_and_settings(smollm2_server, tab, say, until, monkeypatch)
     page.click("#tab-monitor")
     page.wait_for_selector("#requests td >> text=running")
     until(page, "/[1-9].* tok/.test(document.getElementById('figures').textContent)")
-    assert page.locator("#tiers [role=meter]").count() >= 3
+    until(page, "document.querySelectorAll('#tiers [role=meter]').length >= 3")
     page.click("#tab-chat")
     page.keyboard.press("Escape")
     page.wait_for_selector("text=Regenerate")
