@@ -1,6 +1,7 @@
 // (row, expert) pairs of a prompt chunk by expert, in three launches, and the tiles that products of experts work on.
 // Pairs p = row * k + rank come sorted by expert, then p, as group_by_expert (router.cu) leaves them.
 #include "op.cuh"
+#include "sum_before.cuh"
 
 using namespace strata;
 
@@ -15,27 +16,6 @@ __device__ __forceinline__ void load_ids(const int* ids, int count, int* part) {
     part[i] = p < count ? ids[p] : -1;
   }
   __syncthreads();
-}
-
-// The sum over all lower threads' values, and over all; threads a multiple of 32 up to 1,024.
-__device__ __forceinline__ int sum_before(int value, int& all) {
-  __shared__ int warps[32];
-  int sum = value;
-#pragma unroll
-  for (int half = 1; half < 32; half *= 2) {
-    const int other = __shfl_up_sync(kFullWarp, sum, half);
-    if (lane_id() >= half) sum += other;
-  }
-  __syncthreads();
-  if (lane_id() == 31) warps[warp_id()] = sum;
-  __syncthreads();
-  int before = 0;
-  all = 0;
-  for (int w = 0; w < static_cast<int>(blockDim.x) / 32; ++w) {
-    if (w < warp_id()) before += warps[w];
-    all += warps[w];
-  }
-  return before + sum - value;
 }
 
 }  // namespace
@@ -68,10 +48,11 @@ __global__ void place_pairs(int* counts, int* offsets, int parts, int experts) {
   int begin = 0;
   for (int first = 0; first < experts; first += blockDim.x) {
     const int e = first + threadIdx.x;
+    __shared__ int warps[32];
     int members = 0, all;
     if (e < experts)
       for (int p = 0; p < parts; ++p) members += counts[p * experts + e];
-    int at = begin + sum_before(members, all);
+    int at = begin + sum_before(members, warps, all);
     begin += all;
     if (e >= experts) continue;
     offsets[e] = at;
@@ -91,10 +72,11 @@ __global__ void place_tiles(const int* offsets, int* wides, int* narrows, int ex
   int wide_begin = 0, narrow_begin = 0;
   for (int first = 0; first < experts; first += blockDim.x) {
     const int e = first + threadIdx.x;
+    __shared__ int warps[32];
     int all_wide, all_narrow;
     const int at = e < experts ? offsets[e] : 0, members = e < experts ? offsets[e + 1] - at : 0;
     const int rest = members % wide, few = rest > 0 && rest <= narrow, many = members / wide + (rest > narrow);
-    const int wide_at = wide_begin + sum_before(many, all_wide), narrow_at = narrow_begin + sum_before(few, all_narrow);
+    const int wide_at = wide_begin + sum_before(many, warps, all_wide), narrow_at = narrow_begin + sum_before(few, warps, all_narrow);
     wide_begin += all_wide, narrow_begin += all_narrow;
     for (int i = 0; i < many; ++i) {
       int* tile = wides + 1 + 3 * (wide_at + i);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "op.cuh"
+#include "sum_before.cuh"
 
 namespace strata {
 
@@ -9,26 +10,6 @@ constexpr int kSelectThreads = 512;
 
 // A row's scores for ranking: equal order to topk_key's upper half.
 __device__ __forceinline__ uint32_t rank_bits(float score) { return static_cast<uint32_t>(topk_key(score, 0) >> 32); }
-
-// Sum over the threads before this one; `total` becomes that of all. Shared memory: one int a warp.
-__device__ __forceinline__ int sum_before(int value, int* warps, int& total) {
-  int sum = value;
-#pragma unroll
-  for (int half = 1; half < 32; half *= 2) {
-    const int other = __shfl_up_sync(kFullWarp, sum, half);
-    if (lane_id() >= half) sum += other;
-  }
-  __syncthreads();
-  if (lane_id() == 31) warps[warp_id()] = sum;
-  __syncthreads();
-  int before = 0;
-  total = 0;
-  for (int w = 0; w < static_cast<int>(blockDim.x) / 32; ++w) {
-    if (w < warp_id()) before += warps[w];
-    total += warps[w];
-  }
-  return before + sum - value;
-}
 
 // One thread block: the highest bin at or above which `left` lie, of counts in shared memory; `left` becomes how many of that bin are
 // needed. Barriers before and after.
