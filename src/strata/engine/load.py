@@ -91,7 +91,6 @@ def load_model(
     experts = hold_experts(backend, model, files, options, placement, progress)
     if backend is None:
         experts = open_experts(model, files, options, placement, progress)
-    if backend is None:
         tiers = open_tiers(model, files, experts, options, backend_kind(options))
         backend = make_backend(options, tiers, placement)
     elif isinstance(backend, AsksForRows):
