@@ -33,7 +33,7 @@ demo: build $(FILE)
 	@printf '$(CHAT)' "$(PROMPT)" | $(BIN)/strata run --model $(FILE) --max-tokens 128 $(SAMPLING) -
 
 test: lint $(FETCHED)
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --dist worksteal
 
 lint: build .venv/.dev
 	$(BIN)/ruff check .

@@ -8,6 +8,7 @@ from emulated_driver import EmulatedDriver
 from golden import ALL
 from tiny import LAYERS, write_tiny_llama
 
+from backends.harness import nrmse
 from strata import hw
 from strata.backends.cuda import CudaBackend
 from strata.backends.split import SplitReplay
@@ -130,11 +131,17 @@ def play_two(engine, damaged=None):
 
 
 def test_prompts_in_the_chunk_form(tiny):
-    """A chunk's parts end between layers, at the cut too."""
-    cpu, split = engines(tiny, 1, prefill=64)
+    """A chunk's parts end between layers, at the cut too. The device's layers use tensor cores: near the CPU's bits."""
     tokens = np.random.default_rng(3).integers(0, 300, 150).tolist()
-    assert logits(split, tokens).tobytes() == logits(cpu, tokens).tobytes()
-    assert play(split) == play(cpu)
+    cpu, split = engines(tiny, 1, prefill=64)
+    want, got = logits(cpu, tokens), logits(split, tokens)
+    errors = [nrmse(*rows) for rows in zip(got.reshape(150, -1), want.reshape(150, -1), strict=True)]
+    assert np.median(errors) < 1e-4
+    assert max(errors) < 2e-2  # where an activation's rounding to int8 fell to the other side
+    assert got.tobytes() != want.tobytes()  # the device's layers used tensor cores
+    whole = engines(tiny, 1, prefill=128)[1]
+    assert logits(whole, tokens).tobytes() == got.tobytes()
+    assert play(whole) == play(split)
 
 
 def test_features_of_rows(tiny):

@@ -34,4 +34,4 @@ def test_at_most_the_step_that_runs(thread):
 
 def test_a_cancel_that_gets_lost_is_seen(thread, monkeypatch):
     monkeypatch.setattr(thread, "cancel", lambda _: None)
-    assert steps_after_cancel(thread) > 100
+    assert steps_after_cancel(thread) > 10  # drafts make them fewer than tokens
