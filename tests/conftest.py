@@ -1,6 +1,7 @@
 """Fixtures that every part's tests may use."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # pytest prints whole differences where CI is set: an hour of difflib for 200 KB of unequal logits.
 if os.environ.pop("CI", ""):
-    os.environ["STRATA_TEST_STRICT"] = "1"
+    os.environ["TESTS_ARE_STRICT"] = "1"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +30,7 @@ def fetched() -> Callable[[str, str], Path]:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             reason = f"no {what}: {done.stderr.strip().splitlines()[-1]}"
-            if os.environ.get("STRATA_TEST_STRICT"):
+            if os.environ.get("TESTS_ARE_STRICT"):
                 pytest.fail(reason)
             pytest.skip(reason)
         return Path(done.stdout.strip())

@@ -39,8 +39,9 @@ class Group:
 class Window:
     """The ops of a program from one place on, up to where no group may reach across."""
 
-    def __init__(self, ops: Sequence[Op], begin: int, end: int, last_read: dict[Buffer, int]):
-        self._ops, self._begin, self._end, self._last_read = ops, begin, end, last_read
+    def __init__(self, program: Program, begin: int, end: int, last_read: dict[Buffer, int]):
+        self.bucket = program.bucket  # rows of the program
+        self._ops, self._begin, self._end, self._last_read = program.ops, begin, end, last_read
 
     def at(self, i: int, kind: type[O]) -> O | None:
         """Op i of the window where it is of that kind."""
@@ -78,7 +79,7 @@ def groups(program: Program, fused: bool = True, borders: Iterable[int] = ()) ->
     found: list[Group] = []
     i = 0
     while i < len(program):
-        window = Window(program.ops, i, next(b for b in ends if b > i), last_read)
+        window = Window(program, i, next(b for b in ends if b > i), last_read)
         matches = [m for rule in _rules if fused and (m := rule(window)) is not None]
         best = max(matches, key=lambda m: m.count, default=Match(1, _alone(program.ops[i])))
         found.append(Group(i, i + best.count, best.launches))

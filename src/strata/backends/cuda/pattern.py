@@ -105,7 +105,8 @@ def sublayer(matcher: Matcher) -> Matcher:
 
     def rule(window: Window) -> Match | None:
         first = window.at(0, Op)
-        if first is not None and first.outputs and first.outputs[0].shape[0] >= WIDE_ROWS:
+        rows = first.outputs[0].shape[0] if first is not None and first.outputs else 0
+        if min(rows, window.bucket) >= WIDE_ROWS:  # a head's buffers have room for every sequence's rows
             return None  # of a prompt's rows each op has kernels of its own
         pattern = Pattern(window)
         try:
