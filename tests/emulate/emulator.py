@@ -32,6 +32,7 @@ FLAGS = [
     "-fno-strict-aliasing",
     "-fwrapv",
 ]
+RUNTIME_FLAGS = ["-O3", "-fPIC", "-mavx2", "-mf16c", "-ffp-contract=off"]
 CHECKS = ["-fsanitize=bounds,alignment,shift-exponent", "-fsanitize-undefined-trap-on-error"]
 KERNEL = re.compile(r'__attribute__\(\(used, visibility\("default"\), noinline\)\)\s*void\s+(\w+)\s*\(')
 
@@ -61,7 +62,7 @@ def _build(text: bytes, language: str, flags: list[str]) -> Path:
 def runtime() -> ctypes.CDLL:
     """The emulated device; one a process."""
     text = (HERE / "runtime.cpp").read_bytes()
-    library = ctypes.CDLL(str(_build(text, "c++", ["-std=c++20", "-O2", "-fPIC"])), ctypes.RTLD_GLOBAL)
+    library = ctypes.CDLL(str(_build(text, "c++", ["-std=c++20", *RUNTIME_FLAGS])), ctypes.RTLD_GLOBAL)
     library.emulated_alloc.restype = ctypes.c_void_p
     library.emulated_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
     library.emulated_free.argtypes = [ctypes.c_void_p]

@@ -233,6 +233,66 @@ extern "C" void emulated_warp(uint32_t mask, void* payload, WarpOp run) {
   if (seed > 1) go_on();
 }
 
+// ---- products of a warp's tiles, 16 rows x 8 columns: what emulated_ptx.h says of lanes and words --------------------
+
+typedef int32_t Ints __attribute__((vector_size(32)));
+typedef float Floats __attribute__((vector_size(32)));
+
+static void need_whole_warp(uint32_t mask) {
+  if (mask != 0xffffffffu) fail("mma by a part of a warp");
+}
+
+// Sums in the order of k, product and sum rounded apart.
+template <class Lane, class Value, int K, class V, class Convert> static void multiply(void** lanes, int depth, Convert convert) {
+  constexpr int kWord = 4 / sizeof(Value), kDeep = 4 * kWord;  // values of a word; of the four lanes' words side by side
+  alignas(32) decltype(convert(Value())) a[16][K], b[K][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const Lane& from = *static_cast<const Lane*>(lanes[lane]);
+    const int g = lane / 4, t = lane % 4;
+    for (int half = 0; half < depth / kDeep; ++half) {
+      Value words[3][kWord];
+      memcpy(words[0], &from.a[2 * half], 4), memcpy(words[1], &from.a[2 * half + 1], 4), memcpy(words[2], &from.b[half], 4);
+      for (int e = 0; e < kWord; ++e) {
+        const int k = kDeep * half + kWord * t + e;
+        a[g][k] = convert(words[0][e]), a[g + 8][k] = convert(words[1][e]), b[k][g] = convert(words[2][e]);
+      }
+    }
+  }
+  V d[16];
+  for (int lane = 0; lane < 32; ++lane)
+    for (int e = 0; e < 4; ++e) d[lane / 4 + 8 * (e / 2)][2 * (lane % 4) + e % 2] = static_cast<const Lane*>(lanes[lane])->d[e];
+  for (int k = 0; k < depth; ++k) {
+    V column;
+    memcpy(&column, b[k], sizeof column);
+    for (int row = 0; row < 16; ++row) d[row] += a[row][k] * column;
+  }
+  for (int lane = 0; lane < 32; ++lane)
+    for (int e = 0; e < 4; ++e) static_cast<Lane*>(lanes[lane])->d[e] = d[lane / 4 + 8 * (e / 2)][2 * (lane % 4) + e % 2];
+}
+
+struct MmaLane {
+  int d[4];
+  uint32_t a[4], b[2];
+  int depth;
+};
+extern "C" void emulated_multiply_int8(void** lanes, uint32_t mask) {
+  need_whole_warp(mask);
+  multiply<MmaLane, int8_t, 32, Ints>(lanes, static_cast<MmaLane*>(lanes[0])->depth, [](int8_t x) -> int32_t { return x; });
+}
+
+struct FloatMmaLane {
+  float d[4];
+  uint32_t a[4], b[2];
+};
+extern "C" void emulated_multiply_f16(void** lanes, uint32_t mask) {
+  need_whole_warp(mask);
+  multiply<FloatMmaLane, _Float16, 16, Floats>(lanes, 16, [](_Float16 x) -> float { return x; });
+}
+extern "C" void emulated_multiply_bf16(void** lanes, uint32_t mask) {
+  need_whole_warp(mask);
+  multiply<FloatMmaLane, uint16_t, 16, Floats>(lanes, 16, [](uint16_t x) { return __builtin_bit_cast(float, uint32_t{x} << 16); });
+}
+
 extern "C" void* emulated_dynamic_shared() { return dynamic_end - (dynamic_bytes + 15) / 16 * 16; }
 
 static void thread_main() {

@@ -40,6 +40,10 @@ extern "C" void emulated_dependency_launch();
 extern "C" void emulated_dependency_settled();
 // Ends the launch with an error.
 extern "C" [[noreturn]] void emulated_fail(const char* why);
+// Products of a warp's tiles (emulated_ptx.h `MmaLane`, `FloatMmaLane`).
+extern "C" void emulated_multiply_int8(void** lanes, uint32_t mask);
+extern "C" void emulated_multiply_f16(void** lanes, uint32_t mask);
+extern "C" void emulated_multiply_bf16(void** lanes, uint32_t mask);
 
 template <class... A> void call(void (*kernel)(A...), void** params) {
   [&]<size_t... I>(std::integer_sequence<size_t, I...>) { kernel(*static_cast<std::remove_cvref_t<A>*>(params[I])...); }

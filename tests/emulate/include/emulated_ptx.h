@@ -30,33 +30,20 @@ inline uint32_t spread_signs(uint32_t v) { return (v >> 7 & 0x01010101u) * 255u;
 
 // A lane's registers of one int8 product of tiles, 16 rows x 8 columns, `k` values deep (16 or 32): lane 4 g + t has rows
 // g and g + 8 of a, column g of b, and of d rows g, g + 8 at columns 2 t, 2 t + 1. Word i of a holds row g + 8 (i % 2),
-// values 16 (i / 2) + 4 t ..; word i of b values 16 i + 4 t ..
+// values 16 (i / 2) + 4 t ..; word i of b values 16 i + 4 t .. runtime.cpp multiplies.
 struct MmaLane {
   int d[4];
   uint32_t a[4], b[2];
   int depth;
 };
-inline void multiply_tiles(void** lanes, uint32_t mask) {
-  if (mask != 0xffffffffu) emulated::emulated_fail("mma by a part of a warp");
-  for (int lane = 0; lane < 32; ++lane) {
-    MmaLane& to = *static_cast<MmaLane*>(lanes[lane]);
-    for (int e = 0; e < 4; ++e) {
-      const int row = lane / 4 + 8 * (e / 2), column = 2 * (lane % 4) + e % 2;
-      for (int half = 0; half < to.depth / 16; ++half)
-        for (int t = 0; t < 4; ++t)
-          to.d[e] = __dp4a(static_cast<int>(static_cast<MmaLane*>(lanes[4 * (row % 8) + t])->a[2 * half + row / 8]),
-                           static_cast<int>(static_cast<MmaLane*>(lanes[4 * column + t])->b[half]), to.d[e]);
-    }
-  }
-}
 inline void mma_half(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b, int c) {
   MmaLane mine{{c, c, c, c}, {a0, a1, 0, 0}, {b, 0}, 16};
-  emulated::emulated_warp(0xffffffffu, &mine, multiply_tiles);
+  emulated::emulated_warp(0xffffffffu, &mine, emulated::emulated_multiply_int8);
   memcpy(d, mine.d, sizeof d);
 }
 inline void mma_full(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int c) {
   MmaLane mine{{c, c, c, c}, {a[0], a[1], a[2], a[3]}, {b0, b1}, 32};
-  emulated::emulated_warp(0xffffffffu, &mine, multiply_tiles);
+  emulated::emulated_warp(0xffffffffu, &mine, emulated::emulated_multiply_int8);
   memcpy(d, mine.d, sizeof d);
 }
 
@@ -111,29 +98,14 @@ struct FloatMmaLane {
   float d[4];
   uint32_t a[4], b[2];
 };
-template <bool Bf16> inline void multiply_float_tiles(void** lanes, uint32_t mask) {
-  const auto value = [](uint16_t x) { return Bf16 ? bf16_float(x) : half_float(x); };
-  if (mask != 0xffffffffu) emulated::emulated_fail("mma by a part of a warp");
-  for (int lane = 0; lane < 32; ++lane) {
-    FloatMmaLane& to = *static_cast<FloatMmaLane*>(lanes[lane]);
-    for (int e = 0; e < 4; ++e) {
-      const int row = lane / 4 + 8 * (e / 2), column = 2 * (lane % 4) + e % 2;
-      for (int k = 0; k < 16; ++k) {
-        const uint32_t a = static_cast<FloatMmaLane*>(lanes[4 * (row % 8) + k % 8 / 2])->a[2 * (k / 8) + row / 8];
-        const uint32_t b = static_cast<FloatMmaLane*>(lanes[4 * column + k % 8 / 2])->b[k / 8];
-        to.d[e] += value(static_cast<uint16_t>(a >> 16 * (k % 2))) * value(static_cast<uint16_t>(b >> 16 * (k % 2)));
-      }
-    }
-  }
-}
 inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   FloatMmaLane mine{{d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1}};
-  emulated::emulated_warp(0xffffffffu, &mine, multiply_float_tiles<true>);
+  emulated::emulated_warp(0xffffffffu, &mine, emulated::emulated_multiply_bf16);
   memcpy(d, mine.d, sizeof d);
 }
 inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   FloatMmaLane mine{{d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1}};
-  emulated::emulated_warp(0xffffffffu, &mine, multiply_float_tiles<false>);
+  emulated::emulated_warp(0xffffffffu, &mine, emulated::emulated_multiply_f16);
   memcpy(d, mine.d, sizeof d);
 }
 
