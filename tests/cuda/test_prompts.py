@@ -117,13 +117,14 @@ def test_a_faulty_chunk_ends_its_request_alone():
     while not good.output_token_ids:
         gpu.step()
     bad = gpu.add(text("qwen4exp", 128), SamplingParams(max_tokens=4))
-    write = gpu._runner._write_taps
+    rows = gpu._runner._rows
+    write = rows.taps
 
     def spoil(taps):
         write(taps)
         gpu._runner._at[gpu._runner._buffers.chunk.sequences][70] = 999
 
-    gpu._runner._write_taps = spoil
+    rows.taps = spoil
     while bad.finish_reason is None:
         gpu.step()
     assert bad.finish_reason == "error" and "outside its table" in str(bad.error)

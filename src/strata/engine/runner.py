@@ -19,6 +19,7 @@ from strata.engine.plan import Ints, PromptCursor, ScheduledRows, StepOutput, St
 from strata.engine.pooling import Pooling
 from strata.engine.programs import Inputs, Limits, Lowered, Programs
 from strata.engine.routes import RouteTracer
+from strata.engine.row_writer import RowWriter
 from strata.engine.sample_inputs import SampleInputs, log_probabilities
 from strata.errors import FaultError
 from strata.memory import PageTable, StatePool
@@ -51,6 +52,7 @@ class Runner:
         if tracer is not None:
             tracer.bind(backend)
         self._at = {b: backend.array(b) for b in self._buffers.all()}
+        self._rows = RowWriter(self._buffers, self._at)
         self._logits = backend.array(self.programs.logits)
         self._samples = self.programs.samples
         self._samples.bind(backend)
@@ -58,7 +60,6 @@ class Runner:
         self._step_number, self._results = backend.array(ring.step), backend.array(ring.ring)
         self.recurrent = bool(state.recurrent())
         self._step = 0
-        self._written: Ints | None = None  # decoding sequences that the step inputs name
         self._ahead = RunAhead(self)
         layer = self.programs.drafter
         self.following = None if layer is None else Following(layer, limits.max_num_seqs)
@@ -117,7 +118,7 @@ class Runner:
         with suppress(FaultError):
             chunk.replay.check()  # of a chunk that was given up
         self.write("chunk", cursor.rows)
-        self._write_taps(cursor.taps)
+        self._rows.taps(cursor.taps)
         if self.following is not None:
             self.following.chunk_begins(cursor.rows)
 
@@ -271,39 +272,17 @@ class Runner:
 
     def write_rows(self, plan: StepPlan) -> Replay:
         """Step inputs of the plan's rows; the replay that computes them."""
-        s, at, decode = self._buffers.step, self._at, plan.decode
-        count = len(decode.sequences)
-        at[s.tokens][:count] = decode.token_ids
-        at[s.positions][:count] = decode.positions
-        if plan.tails or decode.sequences is not self._written:
-            count = self._write_sequences(plan)
-        at[s.rope_positions][:count] = at[s.positions][:count, None]
-        return self.programs.step_of[count].replay
-
-    def _write_sequences(self, plan: StepPlan) -> int:
-        """Writes what stays as it is while the same sequences decode, and prompt tails; returns the rows."""
-        s, at, decode = self._buffers.step, self._at, plan.decode
-        count = wanted = len(decode)
-        at[s.sequences][:count] = decode.sequences
-        at[s.logit_rows][:count] = np.arange(count)
-        for tail in plan.tails:
-            count = self._place("step", tail, count)
-            if tail.sampled:
-                at[s.logit_rows][wanted] = count - 1
-                wanted += 1
-        at[s.num_rows][0], at[s.num_logit_rows][0] = count, wanted
-        self._written = None if plan.tails else decode.sequences
-        return count
+        return self.programs.step_of[self._rows.plan(plan)].replay
 
     def _pool_tails(self, plan: StepPlan) -> None:
         """Features of prompt tails, before anything else runs; the wanted rows' logits are not touched."""
         first, count = len(plan.decode), len(plan.decode) + sum(len(t.token_ids) for t in plan.tails)
-        wanted = self._at[self._buffers.step.num_logit_rows][0]
+        wanted = self._rows.num_wanted
         for tail in plan.tails:
             if tail.sequence in self._pooling:
                 self._pool(self.programs.of("step", count), tail, first)
             first += len(tail.token_ids)
-        self._at[self._buffers.step.num_logit_rows][0] = wanted
+        self._rows.num_wanted = wanted
 
     def _pool(self, lowered: Lowered, rows: ScheduledRows, first: int) -> None:
         """Hands over the features of a prompt's rows, which begin at row `first` of what `lowered` has run."""
@@ -385,30 +364,11 @@ class Runner:
         """Step inputs of one sequence's rows, whose pages it holds."""
         if form == "step":
             self._ahead.drop()
-        s, at = self._buffers.of(form), self._at
-        self._written, count = None, self._place(form, rows, 0)
-        at[s.rope_positions][:count] = at[s.positions][:count, None]
-        at[s.num_rows][0] = count
-
-    def _place(self, form: Form, rows: ScheduledRows, begin: int) -> int:
-        s, at = self._buffers.of(form), self._at
-        end = begin + len(rows.token_ids)
-        at[s.tokens][begin:end] = rows.token_ids
-        at[s.positions][begin:end] = np.arange(rows.position, rows.end)
-        at[s.sequences][begin:end] = rows.sequence
-        return end
-
-    def _write_taps(self, taps: tuple[tuple[int, int], ...]) -> None:
-        s, at = self._buffers.chunk, self._at
-        at[s.tap_positions][:] = 0
-        for i, (position, slot) in enumerate(taps):
-            at[s.tap_positions][i], at[s.tap_slots][i] = position, slot
+        self._rows.one(form, rows)
 
     def want(self, rows: NDArray[Any]) -> None:
         """Rows whose logits the head makes."""
-        s, self._written = self._buffers.step, None
-        self._at[s.num_logit_rows][0] = len(rows)
-        self._at[s.logit_rows][: len(rows)] = rows
+        self._rows.want(rows)
 
     def trace(self, rows: int, form: Form) -> None:
         """Writes down what the routers chose for the rows just computed."""
