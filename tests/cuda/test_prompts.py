@@ -128,7 +128,7 @@ def test_a_faulty_chunk_ends_its_request_alone():
     while bad.finish_reason is None:
         gpu.step()
     assert bad.finish_reason == "error" and "outside its table" in str(bad.error)
-    gpu._runner._write_taps = write
+    rows.taps = write
     while good.finish_reason is None:
         gpu.step()
     assert good.finish_reason == "length" and good.error is None
