@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from strata.backends.cuda import lower_wide, lower_wide_float
+from strata.backends.cuda import lower_int8, lower_wide, lower_wide_float
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.grids import TABLE_WORDS
 from strata.backends.cuda.lower import FILE, Context, ints, launch, lower, pointer, type_macro
@@ -62,7 +62,7 @@ def shared_bytes(name: str, k: int, rows: int) -> int:
 def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
     """One launch of up to three products of the same rows with matrices of one format; of a chunk's rows, more."""
     if lower_wide.applies(at):
-        return lower_wide.products(ops, at)
+        return lower_int8.products(ops, at) if lower_int8.applies(at) else lower_wide.products(ops, at)
     fmt, k, rows = ops[0].weight.format, ops[0].weight.shape[1], rows_of(ops[0].out, at)
     room = [m for m in _ROWS if m == 1 or shared_bytes(fmt.name, k, m) <= at.properties.shared]
     m = next((m for m in room if m >= rows), room[-1])

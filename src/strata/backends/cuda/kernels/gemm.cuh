@@ -2,7 +2,7 @@
 //
 // A thread block computes Rows weight rows x Tokens activation rows. Weights are decoded once per 32-block into shared
 // int8, warps multiply 32 x 32 tiles with m16n8k32 (weights are the 16-row operand), and each block's exact integer sum
-// takes one chain step in float. The chain lives in registers, the total over segments in shared memory.
+// takes one chain step in float. The chain lives in registers, the total over segments there too or in shared memory.
 #pragma once
 
 #include "packed.cuh"
@@ -24,12 +24,13 @@ constexpr int stage_blocks(int blocks, bool segmented) {
   return 4;
 }
 
-// RowWarps x TokenWarps warps of 32 weight rows x 8 * NTiles tokens, K = 32 * Blocks. Without `Segmented` (benchmarks
-// only) K is one chain.
-template <QuantType T, int Blocks, int RowWarps, int TokenWarps, int NTiles, bool Segmented = true> struct Gemm {
+// RowWarps x TokenWarps warps of 32 weight rows x 8 * NTiles tokens, K = 32 * Blocks. StageBlocks: blocks of a stage; 0: whole
+// segments where they are even. Held: totals are registers. Without `Segmented` (benchmarks only) K is one chain.
+template <QuantType T, int Blocks, int RowWarps, int TokenWarps, int NTiles, bool Segmented = true, int StageBlocks = 0, bool Held = false>
+struct Gemm {
   static constexpr int kRows = 32 * RowWarps, kTokens = 8 * NTiles * TokenWarps, kThreads = 32 * RowWarps * TokenWarps;
   static constexpr int kSegs = segments(Blocks);
-  static constexpr int kStage = stage_blocks(Blocks, Segmented);
+  static constexpr int kStage = StageBlocks > 0 ? StageBlocks : stage_blocks(Blocks, Segmented);
   static constexpr bool kEven = Blocks % kSegs == 0 && Blocks / kSegs % kStage == 0;  // segments end with a stage
   static constexpr int kPitch = 32 * kStage + 16;
   static_assert(kPitch / 16 % 2 == 1, "ldmatrix reads eight rows without bank conflicts");
@@ -37,6 +38,7 @@ template <QuantType T, int Blocks, int RowWarps, int TokenWarps, int NTiles, boo
   static constexpr int kUnits = (kRows * kStage + kThreads - 1) / kThreads;
   static constexpr bool kTwo = kSteps<T> != Steps::one;
   static constexpr bool kHalves = kSteps<T> == Steps::halves;
+  static constexpr bool kTwoMins = kHalves && kHasMin<T>;  // integers, of both halves
   using Raw = typename Packed<T>::Raw;
 
   struct Stage {
@@ -46,12 +48,14 @@ template <QuantType T, int Blocks, int RowWarps, int TokenWarps, int NTiles, boo
     float w1[kTwo ? kStage : 1][kTwo ? kRows : 1];  // second float scale, or the second sub-scale
     float s0[kHalves ? kStage : 1][kHalves ? kRows : 1];
     float m[kHasMin<T> ? kStage : 1][kHasMin<T> ? kRows : 1];
+    float m0[kTwoMins ? kStage : 1][kTwoMins ? kRows : 1], m1[kTwoMins ? kStage : 1][kTwoMins ? kRows : 1];
     alignas(8) float d[kStage][kTokens];
-    alignas(8) float sum[kHasMin<T> ? kStage : 1][kHasMin<T> ? kTokens : 1];  // d_a * sum of codes
+    alignas(8) float sum[kHasMin<T> ? kStage : 1][kHasMin<T> ? kTokens : 1];  // d_a * sum of codes, or the first half's sum
+    alignas(8) float sum1[kTwoMins ? kStage : 1][kTwoMins ? kTokens : 1];     // and the second's
   };
   static constexpr int kTableBytes = Packed<T>::kTableWords * 4;
   static constexpr int kTotals = 2 * NTiles;  // float4 a thread
-  static constexpr int kTotalBytes = Segmented ? kTotals * kThreads * 16 : 0;
+  static constexpr int kTotalBytes = Segmented && !Held ? kTotals * kThreads * 16 : 0;
   static constexpr int kSharedBytes = kTableBytes + 2 * static_cast<int>(sizeof(Stage)) + kTotalBytes;
 
   struct Problem {
@@ -63,11 +67,21 @@ template <QuantType T, int Blocks, int RowWarps, int TokenWarps, int NTiles, boo
     int n, tokens, row0, token0;
   };
 
-  static __device__ __forceinline__ void fetch_weights(Raw (&raw)[kUnits], const Problem& p, int b0) {
+  // q8 rows.
+  struct Activations {
+    const int8_t* q;
+    const float* d;
+    const int16_t* sums;
+  };
+
+  // find(r): where row r of the tile lies, in planes of n rows.
+  template <class Find> static __device__ __forceinline__ void fetch_weights(Raw (&raw)[kUnits], int n, Find find, int b0) {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const int u = threadIdx.x + i * kThreads, row = min(p.row0 + u / kStage, p.n - 1), b = b0 + u % kStage;
-      if (u < kRows * kStage) raw[i] = Packed<T>::load(p.w, p.n, Blocks, row, Blocks % kStage == 0 ? b : min(b, Blocks - 1));
+      const int u = threadIdx.x + i * kThreads, b = b0 + u % kStage;
+      if (u >= kRows * kStage) break;
+      const PackedRow from = find(u / kStage);
+      raw[i] = Packed<T>::load(from.planes, n, Blocks, from.row, Blocks % kStage == 0 ? b : min(b, Blocks - 1));
     }
   }
 
@@ -88,27 +102,35 @@ template <QuantType T, int Blocks, int RowWarps, int TokenWarps, int NTiles, boo
       if constexpr (kSteps<T> == Steps::scale16) s.w1[b][row] = w.w1;
       if constexpr (kHalves) s.s0[b][row] = static_cast<float>(w.s0), s.w1[b][row] = static_cast<float>(w.s1);
       if constexpr (kHasMin<T>) s.m[b][row] = w.m;
+      if constexpr (kTwoMins) s.m0[b][row] = static_cast<float>(w.m0), s.m1[b][row] = static_cast<float>(w.m1);
     }
   }
 
-  static __device__ __forceinline__ void copy_activations(Stage& s, const Problem& p, int b0) {
+  // token(t): the q8 row of the tile's token t.
+  template <class Token> static __device__ __forceinline__ void copy_activations(Stage& s, const Activations& x, Token token_of, int b0) {
 #pragma unroll
     for (int i = 0; i < (kParts + kThreads - 1) / kThreads; ++i) {
       const int u = threadIdx.x + i * kThreads, token = u / (2 * kStage), part = u % (2 * kStage);
-      const uint32_t from = static_cast<uint32_t>(min(p.token0 + token, p.tokens - 1)) * (Blocks * 32) + b0 * 32 + part * 16;
-      if (u < kParts && (Blocks % kStage == 0 || b0 + part / 2 < Blocks)) copy_async<16>(s.q + token * kPitch + part * 16, p.q + from);
+      if (u >= kParts || (Blocks % kStage != 0 && b0 + part / 2 >= Blocks)) continue;
+      const size_t from = static_cast<size_t>(token_of(token)) * (Blocks * 32) + b0 * 32 + part * 16;
+      copy_async<16>(s.q + token * kPitch + part * 16, x.q + from);
     }
 #pragma unroll
     for (int i = 0; i < (kTokens * kStage + kThreads - 1) / kThreads; ++i) {
       const int u = threadIdx.x + i * kThreads, token = u / kStage, b = u % kStage;
-      const uint32_t from = static_cast<uint32_t>(min(p.token0 + token, p.tokens - 1)) * Blocks + b0 + b;
       if (u >= kTokens * kStage || (Blocks % kStage != 0 && b0 + b >= Blocks)) continue;
+      const size_t from = static_cast<size_t>(token_of(token)) * Blocks + b0 + b;
       if constexpr (kHasMin<T>) {
-        const uint32_t both = reinterpret_cast<const uint32_t*>(p.sums)[from];
-        s.d[b][token] = p.d[from];
-        s.sum[b][token] = static_cast<float>(static_cast<int16_t>(both) + (static_cast<int32_t>(both) >> 16)) * p.d[from];
+        const uint32_t both = reinterpret_cast<const uint32_t*>(x.sums)[from];
+        const int low = static_cast<int16_t>(both), high = static_cast<int32_t>(both) >> 16;
+        s.d[b][token] = x.d[from];
+        if constexpr (kTwoMins) {
+          s.sum[b][token] = static_cast<float>(low), s.sum1[b][token] = static_cast<float>(high);
+        } else {
+          s.sum[b][token] = static_cast<float>(low + high) * x.d[from];
+        }
       } else {
-        copy_async<4>(&s.d[b][token], p.d + from);
+        copy_async<4>(&s.d[b][token], x.d + from);
       }
     }
   }
@@ -134,7 +156,7 @@ template <QuantType T, int Blocks, int RowWarps, int TokenWarps, int NTiles, boo
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float w0[2], w1[2], s0[2], m[2];
+      float w0[2], w1[2], s0[2], m[2], m0[2], m1[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = row0 + 16 * i + g + 8 * h;
@@ -142,13 +164,15 @@ template <QuantType T, int Blocks, int RowWarps, int TokenWarps, int NTiles, boo
         if constexpr (kTwo) w1[h] = s.w1[b][row];
         if constexpr (kHalves) s0[h] = s.s0[b][row];
         if constexpr (kHasMin<T>) m[h] = s.m[b][row];
+        if constexpr (kTwoMins) m0[h] = s.m0[b][row], m1[h] = s.m1[b][row];
       }
 #pragma unroll
       for (int j = 0; j < NTiles; ++j) {
         const int token = token0 + 8 * j + 2 * t;
         const float2 d = *reinterpret_cast<const float2*>(&s.d[b][token]);
-        float2 sum = make_float2(0.0f, 0.0f);
+        float2 sum = make_float2(0.0f, 0.0f), sum1 = make_float2(0.0f, 0.0f);
         if constexpr (kHasMin<T>) sum = *reinterpret_cast<const float2*>(&s.sum[b][token]);
+        if constexpr (kTwoMins) sum1 = *reinterpret_cast<const float2*>(&s.sum1[b][token]);
         int c[4], c1[4];
         if constexpr (kTwo) {
           mma_half(c, a[i][0], a[i][1], q[j][0], kMagic);
@@ -170,23 +194,29 @@ template <QuantType T, int Blocks, int RowWarps, int TokenWarps, int NTiles, boo
           } else {
             out = chain(magic_float(c[e]), w0[h] * d_a, out);
           }
-          if constexpr (kHasMin<T>) out = fma32(m[h], e % 2 ? sum.y : sum.x, out);
+          if constexpr (kTwoMins) {  // an integer below 2^17
+            out = fma32(fma32(m1[h], e % 2 ? sum1.y : sum1.x, m0[h] * (e % 2 ? sum.y : sum.x)), m[h] * d_a, out);
+          } else if constexpr (kHasMin<T>) {
+            out = fma32(m[h], e % 2 ? sum.y : sum.x, out);
+          }
         }
       }
     }
   }
 
-  static __device__ __forceinline__ void run(const Problem& p) {
-    STRATA_DYNAMIC_SHARED(shared);
+  // Sums of the tile, in registers or with `Segmented` and without `Held` where `total` lies: put(row, token, four) of this thread's,
+  // row and row + 8 (z, w) at token and token + 1.
+  template <class Find, class Token, class Put>
+  static __device__ __forceinline__ void run(uint8_t* shared, int n, Find find, const Activations& x, Token token, Put put) {
     uint32_t* table = reinterpret_cast<uint32_t*>(shared);
     Stage* stages = reinterpret_cast<Stage*>(shared + kTableBytes);
     float4* total = reinterpret_cast<float4*>(stages + 2) + threadIdx.x;
+    float held[Held ? 2 * NTiles : 1][4] = {};
     Packed<T>::template fill<1>(table);
     Raw raw[kUnits];
-    fetch_weights(raw, p, 0);
-    dependency_wait();
-    copy_activations(stages[0], p, 0);
-    if constexpr (Segmented) {
+    fetch_weights(raw, n, find, 0);
+    copy_activations(stages[0], x, token, 0);
+    if constexpr (Segmented && !Held) {
 #pragma unroll
       for (int i = 0; i < kTotals; ++i) total[i * kThreads] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
@@ -200,26 +230,26 @@ template <QuantType T, int Blocks, int RowWarps, int TokenWarps, int NTiles, boo
     for (int b0 = 0, at = 0; b0 < Blocks; b0 += kStage, at ^= 1) {
       const bool more = b0 + kStage < Blocks;
       if (more) {
-        fetch_weights(raw, p, b0 + kStage);
-        copy_activations(stages[at ^ 1], p, b0 + kStage);
+        fetch_weights(raw, n, find, b0 + kStage);
+        copy_activations(stages[at ^ 1], x, token, b0 + kStage);
       }
-      if constexpr (kEven && Segmented) {
+      if constexpr (kEven && Segmented && !Held) {  // unrolled; with totals it would spill
         constexpr int length = Blocks / kSegs;
         if constexpr (length == kStage) {
 #pragma unroll
           for (int b = 0; b < kStage; ++b) block(stages[at], b, b == 0, y);
-          close(total, y);
+          close(total, held, y);
         } else {
 #pragma unroll
           for (int b = 0; b < kStage; ++b) block(stages[at], b, false, y);
-          if ((b0 + kStage) % length == 0) close_and_clear(total, y);
+          if ((b0 + kStage) % length == 0) close_and_clear(total, held, y);
         }
       } else {
 #pragma unroll 1
         for (int b = 0; b < kStage && b0 + b < Blocks; ++b) {
           block(stages[at], b, false, y);
           if (Segmented && b0 + b + 1 == end) {
-            close_and_clear(total, y);
+            close_and_clear(total, held, y);
             end = segment_begin(++segment + 1, Blocks);
           }
         }
@@ -228,48 +258,57 @@ template <QuantType T, int Blocks, int RowWarps, int TokenWarps, int NTiles, boo
       copies_wait();
       __syncthreads();
     }
-    if constexpr (Segmented) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+    const int row0 = warp_id() % RowWarps * 32, token0 = warp_id() / RowWarps * 8 * NTiles;
 #pragma unroll
-      for (int i = 0; i < kTotals; ++i) {
-        const float4 v = total[i * kThreads];
-        float(&x)[4] = y[i / NTiles][i % NTiles];
-        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
-      }
+    for (int i = 0; i < kTotals; ++i) {
+      const float(&x4)[4] = Held ? held[Held ? i : 0] : y[i / NTiles][i % NTiles];
+      float4 v = make_float4(x4[0], x4[1], x4[2], x4[3]);
+      if constexpr (Segmented && !Held) v = total[i * kThreads];
+      put(row0 + 16 * (i / NTiles) + g, token0 + 8 * (i % NTiles) + 2 * t, v);
     }
+  }
+
+  static __device__ __forceinline__ void run(const Problem& p) {
+    STRATA_DYNAMIC_SHARED(shared);
+    dependency_wait();
     dependency_launch();
-    store(p, y);
+    const auto row = [&](int r) { return PackedRow{p.w, min(p.row0 + r, p.n - 1)}; };
+    const auto token = [&](int i) { return min(p.token0 + i, p.tokens - 1); };
+    run(shared, p.n, row, {p.q, p.d, p.sums}, token, [&](int r, int i, const float4& v) { put_rows(p.y, p.n, p.tokens, p.row0 + r, p.token0 + i, v); });
+  }
+
+  // y[token][row] of a thread's four results.
+  static __device__ __forceinline__ void put_rows(float* y, int n, int tokens, int row, int token, const float4& v) {
+    float* at = y + static_cast<int64_t>(token) * n + row;
+    const bool low = token < tokens, high = token + 1 < tokens;
+    if (row < n && low) at[0] = v.x;
+    if (row < n && high) at[n] = v.y;
+    if (row + 8 < n && low) at[8] = v.z;
+    if (row + 8 < n && high) at[n + 8] = v.w;
   }
 
   // Adds a segment's chains to the totals.
-  static __device__ __forceinline__ void close(float4* total, const float (&y)[2][NTiles][4]) {
+  static __device__ __forceinline__ void close(float4* total, float (&held)[Held ? 2 * NTiles : 1][4], const float (&y)[2][NTiles][4]) {
 #pragma unroll
     for (int i = 0; i < kTotals; ++i) {
       const float(&x)[4] = y[i / NTiles][i % NTiles];
-      const float4 v = total[i * kThreads];
-      total[i * kThreads] = make_float4(v.x + x[0], v.y + x[1], v.z + x[2], v.w + x[3]);
+      if constexpr (Held) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) held[i][e] += x[e];
+      } else {
+        const float4 v = total[i * kThreads];
+        total[i * kThreads] = make_float4(v.x + x[0], v.y + x[1], v.z + x[2], v.w + x[3]);
+      }
     }
   }
 
-  static __device__ __forceinline__ void close_and_clear(float4* total, float (&y)[2][NTiles][4]) {
-    close(total, y);
+  static __device__ __forceinline__ void close_and_clear(float4* total, float (&held)[Held ? 2 * NTiles : 1][4], float (&y)[2][NTiles][4]) {
+    close(total, held, y);
 #pragma unroll
     for (int i = 0; i < kTotals; ++i)
 #pragma unroll
       for (int e = 0; e < 4; ++e) y[i / NTiles][i % NTiles][e] = 0.0f;
-  }
-
-  static __device__ __forceinline__ void store(const Problem& p, const float (&y)[2][NTiles][4]) {
-    const int g = lane_id() / 4, t = lane_id() % 4;
-    const int row0 = p.row0 + warp_id() % RowWarps * 32, token0 = p.token0 + warp_id() / RowWarps * 8 * NTiles;
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-#pragma unroll
-      for (int j = 0; j < NTiles; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int row = row0 + 16 * i + g + 8 * (e / 2), token = token0 + 8 * j + 2 * t + e % 2;
-          if (row < p.n && token < p.tokens) p.y[static_cast<size_t>(token) * p.n + row] = y[i][j][e];
-        }
   }
 };
 

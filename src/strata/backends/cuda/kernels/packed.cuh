@@ -25,6 +25,12 @@ struct Scales {
   int m0 = 0, m1 = 0;
 };
 
+// Where a row of a tile lies: in planes of its matrix.
+struct PackedRow {
+  const uint8_t* planes;
+  int row;
+};
+
 enum class Steps { one, halves, scale16 };
 
 template <QuantType T> constexpr Steps kSteps =

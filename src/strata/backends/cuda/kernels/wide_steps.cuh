@@ -173,12 +173,6 @@ template <class Tile, class F> struct GatheredTokens {
 
 // ---- weights decoded on the way ------------------------------------------------------------------------------------
 
-// Where a row of a tile lies.
-struct PackedRow {
-  const uint8_t* planes;
-  int row;
-};
-
 // 64 rows of packed planes [n, 32 * blocks], find(r) that of the tile's row r, fetched a stage ahead. Threads share the stage's blocks:
 // two a block where they are twice as many, else each takes `kEach` blocks.
 template <class Tile, QuantType T, class P, class Find> struct DecodedRows {
