@@ -1,4 +1,4 @@
-"""Products of steps of two to eight rows: the CPU's bits for each row, in any order of threads, by the kernels meant for them."""
+"""Steps of two to eight rows: the CPU's bits for each row, in any order of threads, by the kernels meant for them."""
 
 from dataclasses import replace
 
@@ -6,18 +6,22 @@ import numpy as np
 import pytest
 from emulated_driver import EmulatedDriver
 from harness import Case, output, same_bits, weight
-from test_cpu_ops import activations, linear_case
+from test_cpu_ops import activations
 
+import models.driver
+from models.driver import Driver, Rows, digest
 from strata.backends.cpu import CpuBackend
 from strata.backends.cuda import CudaBackend, fuse
 from strata.backends.cuda.fuse import Lowering
 from strata.backends.cuda.lower import lower
 from strata.backends.cuda.lower_products import product_write, products
-from strata.backends.cuda.pattern import Pattern, Product, require, sublayer
+from strata.backends.cuda.pattern import Pattern, Product, sublayer
 from strata.ops import linear
 from strata.ops.elementwise import Add
 from strata.ops.linear import LinearQ
 from strata.ops.quantize import Quantize
+from strata.synth.geometry import Geometry
+from strata.synth.planted import PlantedOptions, write_planted
 
 
 @pytest.fixture
@@ -130,3 +134,46 @@ def test_last_products_in_one_wave(name, rows, live, threads, rules):
         assert (node.kernel.entry, node.block) == ("product_write", threads)
     case, out = write_case(name, rows, live, 78, 2560, damage=len(weight(name, 78, 2560, 3).data) - 7)
     assert not same_bits(case.run(device(), out), want)
+
+
+# Two layers whose experts several rows choose; segments of five blocks, as the full-size model's.
+ROUTED = Geometry(
+    "qwen4exp", num_layers=2, interval=2, hidden_size=1280, vocab_size=256, num_experts=12, num_experts_per_tok=4,
+    moe_intermediate_size=640, shared_intermediate_size=640, state_dim=128, stream_rank=32, value_heads=8,
+    ngram_layer=None,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def routed(tmp_path_factory):
+    path = tmp_path_factory.mktemp("routed") / "routed.gguf"
+    write_planted(path, PlantedOptions(geometry=ROUTED, gain=4.0), 2)
+    return path
+
+
+def steps(path, backend, rows):
+    """Logits of two steps of `rows` rows of two sequences, the second with one row that is not live."""
+    d = Driver(path, backend, sequences=2)
+    out, at = [], {0: 0, 1: 0}
+    for count in (rows, rows - 1):
+        parts = [p for p in ((0, count - count // 2), (1, count // 2)) if p[1]]
+        tokens = [[(7 * at[s] + 3 * i + 11 * s) % 250 for i in range(n)] for s, n in parts]
+        out.append(
+            d.step(*(Rows(s, at[s], part) for (s, _), part in zip(parts, tokens, strict=True)))
+        )
+        for s, n in parts:
+            d.commit({s: n})
+            at[s] += n
+    return digest(np.concatenate(out))
+
+
+@pytest.mark.parametrize("rows", [2, 4, 8])
+def test_experts_of_several_rows(rows, routed, monkeypatch):
+    """Each expert's items once, however rows share them; in any order of threads."""
+    monkeypatch.setattr(models.driver, "ROWS", rows)
+    want = steps(routed, CpuBackend(2), rows)
+    for seed in (0, 1, 3)[: 3 if rows == 4 else 1]:
+        backend = device(seed)
+        assert steps(routed, backend, rows) == want
+        entries = {n.kernel.entry for n in backend.driver.launched}
+        assert {"experts_gate_up_rows", "experts_down_rows"} <= entries

@@ -235,8 +235,13 @@ extern "C" void emulated_warp(uint32_t mask, void* payload, WarpOp run) {
 
 extern "C" void* emulated_dynamic_shared() { return dynamic_end - (dynamic_bytes + 15) / 16 * 16; }
 
+static void begin_copies();  // copies.cpp
+static void end_copies();
+
 static void thread_main() {
+  begin_copies();
   kernel(parameters);
+  end_copies();
   runnable[current >> 5] &= ~bit();
   alive[current >> 5] &= ~bit();
   go_on();
