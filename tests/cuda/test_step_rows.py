@@ -158,9 +158,7 @@ def steps(path, backend, rows):
     for count in (rows, rows - 1):
         parts = [p for p in ((0, count - count // 2), (1, count // 2)) if p[1]]
         tokens = [[(7 * at[s] + 3 * i + 11 * s) % 250 for i in range(n)] for s, n in parts]
-        out.append(
-            d.step(*(Rows(s, at[s], part) for (s, _), part in zip(parts, tokens, strict=True)))
-        )
+        out.append(d.step(*(Rows(s, at[s], part) for (s, _), part in zip(parts, tokens, strict=True))))
         for s, n in parts:
             d.commit({s: n})
             at[s] += n

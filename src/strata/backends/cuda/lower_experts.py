@@ -102,7 +102,9 @@ def _together(at: Context, e: Experts) -> Form | None:
     room = at.properties.shared
     if max(up + up_static, down + down_static) > room or max(up_static, down_static) > _MOST_STATIC:
         return None
-    resident = min((room + _OF_BLOCK) // (up + up_static + _OF_BLOCK), _RESIDENT // (32 * segment_count(hidden)))
+    resident = min(
+        (room + _OF_BLOCK) // (up + up_static + _OF_BLOCK), _RESIDENT // (32 * segment_count(hidden))
+    )
     blocks = min(at.properties.multiprocessors * max(resident, 1), rows * e.top * -(-inner // 32))
     grids = (blocks, 1, 1), (-(-hidden // e.features), 1, 1)
     return Form("experts_rows.cu", "_rows", grids, (up, down), (True, True))
