@@ -1,4 +1,4 @@
-"""Nodes of steps of one, two, four and eight rows of one sequence side by side, and what other choices by rows would cost."""
+"""Nodes of steps of one, two, four and eight rows of one sequence side by side, and what other choices would cost."""
 
 from collections import defaultdict
 from contextlib import ExitStack

@@ -22,8 +22,8 @@ from strata.ops.rms_norm import RmsNorm
 from strata.ops.streams import ScaledSilu, StreamMix, StreamWrite
 
 _LOW_THREADS = 256  # a row
-# By the most rows of a step, rows that a thread block of streams_low norms side by side, and rows of one of streams_mix. Beyond the last,
-# and where shared memory has no room, one. Not measured beyond one row.
+# By the most rows of a step, rows that a thread block of streams_low norms side by side, and rows of one of
+# streams_mix. Beyond the last, and where shared memory has no room, one. Not measured beyond one row.
 TOGETHER: dict[int, tuple[int, int]] = {1: (1, 1), 4: (2, 1), 8: (2, 8)}
 _LONGEST_ROW = 8192  # of a plain norm by one thread block
 _MIXER_THREADS = 512

@@ -1,4 +1,5 @@
-"""Kernels, grids and shared memory of a step's experts: rows one by one (kernels/experts_step.cu) or together (experts_rows.cu)."""
+"""Kernels, grids and shared memory of a step's experts: rows one by one (kernels/experts_step.cu) or together
+(kernels/experts_rows.cu)."""
 
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class Form:
-    """The two launches: file, what their entries end in, grids, dynamic shared memory; whether weights go through it."""
+    """Two launches: file, what their entries end in, grids, dynamic shared memory, whether weights go through it."""
 
     file: str
     ending: str

@@ -30,7 +30,8 @@ _BALANCED = 0.9  # share of the time that multiprocessors have work
 _FEW_ROWS = 2  # that linear_row.cu takes
 PAIR_THREADS = 512
 PAIR_STAGES: Sequence[int] = (8, 6, 4, 3)  # of linear_pairs.cu, the first that fit; none: not used
-# By the most rows that it takes, weight rows of a warp of linear_pairs.cu; beyond the last it is not used. More than one row: not measured.
+# By the most rows that it takes, weight rows of a warp of linear_pairs.cu; beyond the last it is not used. More than
+# one row: not measured.
 PAIRS: dict[int, int] = {1: 2, 3: 2, 8: 4}
 PAIR_BLOCKS = 1  # thread blocks a multiprocessor of it at most
 _PAIR_STEPS, _PAIR_PAD = 8, 64  # kSteps, and kApart beyond a chunk

@@ -25,8 +25,8 @@ FLOAT_AHEAD = 20  # values of a float row that a lane has on their way
 FLOAT_STAGED = True  # whether launches of few thread blocks take whole float rows through shared memory
 _FLOAT_AHEAD_OF_MORE = 8
 SHARED_SEGMENTS = False  # whether two lanes share a segment of product_write, one row
-# Rows from which product_write has one thread block a multiprocessor where that brings all weights at once; two rows leave room for
-# two, and for the next node's weights. Not measured.
+# Rows from which product_write has one thread block a multiprocessor where that brings all weights at once; two rows
+# leave room for two, and for the next node's weights. Not measured.
 ONE_WAVE_FROM = 4
 _HALF_WARP, _MOST_WARPS = 16, 32
 _NO_BLOCKS = "ROWS", "SEGMENTS", "AHEAD", "LENGTH"  # macros of launches without a quantised matrix
@@ -145,8 +145,7 @@ def _write_room(product: Product, rows: int, threads: int) -> int:
 
 
 def _one_wave(at: Context, product: Product, rows: int) -> int:
-    """Threads of product_write with a thread block a multiprocessor, weights in shared memory; _THREADS where that is no
-    choice."""
+    """Threads of product_write with a thread block a multiprocessor, weights in shared memory; else _THREADS."""
     n, k = product.weight.shape
     warps = -(-n // (32 // segment_count(k)) // at.properties.multiprocessors)
     room = _write_room(product, rows, 32 * warps)

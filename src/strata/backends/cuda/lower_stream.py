@@ -18,8 +18,8 @@ from strata.backends.cuda.segments import (
 from strata.ops.buffers import Weight
 
 MOST = 6  # matrices of a launch
-# By the most rows that it takes, threads and stages of products_stream.cu: the first with _ENOUGH threads a multiprocessor; without any,
-# and beyond the last, it is not used. One row is measured (docs/measurements.md), more are not.
+# By the most rows that it takes, threads and stages of products_stream.cu: the first with _ENOUGH threads a
+# multiprocessor; without any, and beyond the last, it is not used. More than one row: not measured.
 STREAM: dict[int, Sequence[tuple[int, int]]] = {
     1: ((256, 3), (128, 3)),
     4: ((256, 3), (128, 3)),
