@@ -8,6 +8,7 @@ using namespace strata;
 namespace {
 
 constexpr int R = STRATA_ROWS, kTiles = (kInner + 31) / 32;
+constexpr int kSharedRows = R % 4 == 0 ? 4 : R % 3 == 0 ? 3 : R % 2 == 0 ? 2 : 1;  // that the shared expert's down takes at once
 static_assert(STRATA_STAGED && STRATA_INNER_STAGED && R >= 2 && R <= 8);
 
 using Gate = StagedWeights<STRATA_TYPE, kSegs, STRATA_LENGTH>;
@@ -199,7 +200,7 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
   const auto row_of = [&](int pass) { return min(first + pass * kPerWarp + lane / kInnerSegs, kHidden - 1); };
 #ifdef STRATA_SHARED
   const StagedRows shared_rows = staged_rows<R, kInnerSegs>(shared + 4 * Packed<STRATA_DOWN>::kTableWords + kTop * 2 * kStageBytes, kInner);
-  using SharedChain = SegmentChain<STRATA_SHARED, R, kInnerSegs, STRATA_INNER_AHEAD, STRATA_INNER_LENGTH>;
+  using SharedChain = SegmentChain<STRATA_SHARED, kSharedRows, kInnerSegs, STRATA_INNER_AHEAD, STRATA_INNER_LENGTH>;
   SharedChain shared_chain(shared_down, kHidden, kBlocks, row_of(0));
   if (plane == kTop) shared_chain.load_first();
 #endif
@@ -228,16 +229,17 @@ __global__ void __launch_bounds__(kDownThreads, kDownThreads <= 512 ? 2 : 1) exp
 #ifdef STRATA_SHARED
   if (plane == kTop) {  // before the others' loop, so that they do not hold its registers
 #pragma unroll 1
-    for (int pass = 0; pass < kPasses; ++pass) {
-      float y[R];
-      shared_chain.run(nullptr, shared_rows, y);
-      shared_chain.row = row_of(pass + 1);
-      if (pass + 1 < kPasses) shared_chain.load_first();
-      for (int m = 0; m < rows; ++m) {
+    for (int turn = 0; turn < kPasses * (R / kSharedRows); ++turn) {
+      const int pass = turn % kPasses, row0 = turn / kPasses * kSharedRows;
+      if (turn > 0) shared_chain.row = row_of(pass), shared_chain.load_first();
+      float y[kSharedRows];
+      shared_chain.run(nullptr, {shared_rows.codes + row0 * kRowWords, shared_rows.scales + row0 * kBlocks, shared_rows.sums + row0 * kBlocks,
+                                 kRowWords, kBlocks}, y);
+      for (int m = 0; m < min(rows - row0, kSharedRows); ++m) {
         float one[1] = {0.0f};
 #pragma unroll
-        for (int i = 0; i < R; ++i) one[0] = i == m ? y[i] : one[0];
-        add_segments<1, kInnerSegs>(one, scratch[plane], [&](int r, int, float total) { result[m][kTop][pass * kPerWarp + r] = total; });
+        for (int i = 0; i < kSharedRows; ++i) one[0] = i == m ? y[i] : one[0];
+        add_segments<1, kInnerSegs>(one, scratch[plane], [&](int r, int, float total) { result[row0 + m][kTop][pass * kPerWarp + r] = total; });
       }
     }
   }
