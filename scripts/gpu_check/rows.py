@@ -26,6 +26,7 @@ CHOICES: dict[str, list[tuple[Any, str, Any]]] = {
     "experts: rows apart": [(lower_experts, "TOGETHER", range(0))],
     "streams: rows apart": [(fuse_sublayer, "TOGETHER", {})],
     "streams: two rows normed together, mixed apart": [(fuse_sublayer, "TOGETHER", {8: (2, 1)})],
+    "streams: two rows normed together, mixed together": [(fuse_sublayer, "TOGETHER", {8: (2, 8)})],
     "float products: linear_row and linear_f": [(lower_linear, "PAIRS", {1: 2})],
 }
 
