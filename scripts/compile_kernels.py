@@ -54,6 +54,14 @@ def sources() -> list[Source]:
                 found.add(
                     Source("linear_row.cu" if rows <= 2 else "linear_f.cu", (kind, ("STRATA_ROWS", rows)))
                 )
+                together = ("STRATA_ROWS", rows), ("STRATA_TOGETHER", 2 if rows <= 2 else 4)
+                staying = (
+                    ("STRATA_STAGES", 4),
+                    ("STRATA_BLOCKS", 1),
+                    ("STRATA_THREADS", 512),
+                    ("STRATA_K", 2560),
+                )
+                found.add(Source("linear_pairs.cu", (kind, *together, *staying)))
             else:
                 macros = (kind, ("STRATA_ROWS", rows), *segments, ("STRATA_LENGTH", 5), ("STRATA_HALF", 0))
                 found.add(Source("linear_q.cu", macros))

@@ -5,6 +5,7 @@ import statistics
 import subprocess
 import time
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,23 @@ def in_graph(driver: Any, launches: list[Any], repeats: int = 10) -> float:
     last = driver.mark()
     driver.synchronize()
     return float(driver.elapsed(first, last)) / repeats
+
+
+def prefix_times(driver: Any, nodes: list[Any]) -> list[float]:
+    """Microseconds that each node adds to a graph of those before it."""
+    times = [0.0]
+    for j in range(1, len(nodes) + 1):
+        graph = driver.record(nodes[:j])
+        seen = []
+        for _ in range(5):
+            first = driver.mark()
+            for _ in range(4):
+                driver.replay(graph)
+            last = driver.mark()
+            driver.synchronize()
+            seen.append(driver.elapsed(first, last) / 4)
+        times.append(statistics.median(seen))
+    return [after - before for before, after in pairwise(times)]
 
 
 def by_kernel(driver: Any, replay: Any) -> list[dict[str, Any]]:

@@ -1,13 +1,14 @@
-"""Stage 7: what each node of a step adds to the chain: 8 layers at full width, one row, graphs of the first nodes."""
+"""Stage 7: what each node of a step adds to the chain: 8 layers at full width, graphs of the first nodes; one row, then
+two, four and eight beside it."""
 
 import statistics
 from collections import defaultdict
 from contextlib import ExitStack
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from gpu_check import rows
 from gpu_check.common import (
     Decoder,
     Report,
@@ -17,6 +18,7 @@ from gpu_check.common import (
     gpu_state,
     in_graph,
     load_gpu,
+    prefix_times,
     same_logits,
     say,
     synth,
@@ -34,6 +36,7 @@ def run(report: Report) -> None:
     report["equal"] = same_logits(path, cycle[:TOKENS], kv="int8", max_model_len=1024)
     say(f"{TOKENS} tokens: {report['equal']}")
     loaded = load_gpu(path, kv="int8", max_model_len=262144)
+    report["rows"] = rows.side_by_side(loaded, cycle)
     decoder = Decoder(loaded)
     report["rate"] = decoder.rate(0, 32)
     say(f"8 layers: {report['rate']}")
@@ -88,28 +91,16 @@ def _variants(decoder: Decoder) -> dict[str, Any]:
 
 def _prefixes(decoder: Decoder) -> dict[str, Any]:
     """Microseconds that each node adds to the chain, by kernel."""
-    driver = backend_of(decoder.loaded).driver
     nodes: list[Launch] = decoder.replay.launches
-    times = [0.0]
-    for j in range(1, len(nodes) + 1):
-        graph = driver.record(nodes[:j])
-        seen = []
-        for _ in range(5):
-            first = driver.mark()
-            for _ in range(4):
-                driver.replay(graph)
-            last = driver.mark()
-            driver.synchronize()
-            seen.append(driver.elapsed(first, last) / 4)
-        times.append(statistics.median(seen))
+    each = prefix_times(backend_of(decoder.loaded).driver, nodes)
     by: dict[str, list[float]] = defaultdict(list)
-    for node, before, after in zip(nodes, times, times[1:], strict=False):
-        by[f"{node.kernel.entry} {node.grid[0]}x{node.grid[1]}"].append(after - before)
+    for node, us in zip(nodes, each, strict=True):
+        by[f"{node.kernel.entry} {node.grid[0]}x{node.grid[1]}"].append(us)
     table = sorted(by.items(), key=lambda x: -sum(x[1]))
     return {
         "nodes": len(nodes),
-        "step_us": round(times[-1], 1),
-        "each": [round(b - a, 2) for a, b in pairwise(times)],
+        "step_us": round(sum(each), 1),
+        "each": [round(us, 2) for us in each],
         "kernels": [
             {"kernel": k, "count": len(v), "us": round(sum(v), 1), "each": round(statistics.median(v), 2)}
             for k, v in table

@@ -67,11 +67,14 @@ def test_float_products_of_few_rows(name, rows, backend):
         check(linear_case(name, rows, n=n, k=k), backend)
 
 
+@pytest.mark.parametrize(("rows", "n"), [(1, 210), (2, 210), (5, 212), (8, 340)])
 @pytest.mark.parametrize("name", FLOATS)
-def test_float_products_by_thread_blocks_that_stay(name, backend):
-    """Pairs of rows, more than there are warps; a chunk that is not whole."""
-    damage = len(weight(name, 210, 672, 3).data) - 5
-    check(linear_case(name, 1, n=210, k=672), backend, linear_case(name, 1, n=210, k=672, damage=damage))
+def test_float_products_by_thread_blocks_that_stay(name, rows, n, backend):
+    """Weight rows by two or four, more than there are warps; a chunk that is not whole."""
+    damage = len(weight(name, n, 672, 3).data) - 5
+    check(linear_case(name, rows, n, 672), backend, linear_case(name, rows, n, 672, damage))
+    launched = getattr(backend().driver, "launched", None)
+    assert launched is None or launched[-1].kernel.entry == "linear_pairs"
 
 
 @pytest.mark.parametrize("name", ["Q4_K", "IQ3_XXS", "Q8_0", "BF16"])

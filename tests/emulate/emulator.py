@@ -61,7 +61,7 @@ def _build(text: bytes, language: str, flags: list[str]) -> Path:
 @cache
 def runtime() -> ctypes.CDLL:
     """The emulated device; one a process."""
-    text = (HERE / "runtime.cpp").read_bytes()
+    text = (HERE / "runtime.cpp").read_bytes() + (HERE / "copies.cpp").read_bytes()
     library = ctypes.CDLL(str(_build(text, "c++", ["-std=c++20", *RUNTIME_FLAGS])), ctypes.RTLD_GLOBAL)
     library.emulated_alloc.restype = ctypes.c_void_p
     library.emulated_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]

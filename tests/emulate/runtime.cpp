@@ -295,8 +295,13 @@ extern "C" void emulated_multiply_bf16(void** lanes, uint32_t mask) {
 
 extern "C" void* emulated_dynamic_shared() { return dynamic_end - (dynamic_bytes + 15) / 16 * 16; }
 
+static void begin_copies();  // copies.cpp
+static void end_copies();
+
 static void thread_main() {
+  begin_copies();
   kernel(parameters);
+  end_copies();
   runnable[current >> 5] &= ~bit();
   alive[current >> 5] &= ~bit();
   go_on();

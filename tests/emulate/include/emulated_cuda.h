@@ -38,6 +38,10 @@ extern "C" void emulated_dependency_wait();
 // What griddepcontrol.launch_dependents does, and ptx.cuh `dependency_settled`.
 extern "C" void emulated_dependency_launch();
 extern "C" void emulated_dependency_settled();
+// Asynchronous copies (copies.cpp).
+extern "C" void emulated_copy(void* to, const void* from, int nbytes);
+extern "C" void emulated_copy_group();
+extern "C" void emulated_copy_wait(int left);
 // Ends the launch with an error.
 extern "C" [[noreturn]] void emulated_fail(const char* why);
 // Products of a warp's tiles (emulated_ptx.h `MmaLane`, `FloatMmaLane`).

@@ -81,14 +81,14 @@ inline uint32_t shared_offset(const void* p) { return static_cast<uint32_t>(rein
 
 template <int Bytes> inline void copy_async(void* to, const void* from) {
   if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % Bytes) emulated::emulated_fail("misaligned cp.async");
-  memcpy(to, from, Bytes);
+  emulated::emulated_copy(to, from, Bytes);
 }
 inline void fetch_to_cache(const uint8_t* from, uint32_t bytes) {  // no cache here, but the bytes must be there
   if (threadIdx.x == 0 && bytes > 0) *static_cast<const volatile uint8_t*>(from), *static_cast<const volatile uint8_t*>(from + bytes - 1);
 }
-inline void copies_wait() {}
-inline void copies_group() {}
-template <int Left> inline void copies_wait_for_groups() {}
+inline void copies_wait() { emulated::emulated_copy_wait(-1); }
+inline void copies_group() { emulated::emulated_copy_group(); }
+template <int Left> inline void copies_wait_for_groups() { emulated::emulated_copy_wait(Left); }
 
 inline uint32_t pack_f16(float x, float y) { return float_half(x) | static_cast<uint32_t>(float_half(y)) << 16; }
 

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from strata.backends.cuda import lower_experts
 from strata.backends.cuda import segments as shapes
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, launch, pointer, type_macro
 from strata.backends.cuda.lower_products import segments
 from strata.backends.cuda.pattern import Mismatch, Pattern, Product, require
-from strata.backends.cuda.segments import segment_count, staged_bytes, staged_weight_bytes, table_bytes
+from strata.backends.cuda.segments import segment_count, table_bytes
 from strata.ops.buffers import Buffer
 from strata.ops.combine import Combine, GatedAdd
 from strata.ops.elementwise import SiluMul
@@ -18,20 +19,14 @@ from strata.ops.experts import ExpertDown, ExpertGateUp
 from strata.ops.linear import LinearF, LinearQ
 from strata.ops.quantize import Quantize
 from strata.ops.router import Router
-from strata.quants import Format
 
-WIDE = False  # whether IQ3_XXS has a grid for every lane (packed_signed.cuh)
 JOINT = True  # whether gate and up are computed together
 LATE = True  # whether gate and up ask for what is read later when their own weights have come
 UNROLL = 5  # blocks of gate and up that a turn takes
 FETCH_DOWN = True  # whether gate and up ask for the chosen experts' down
 ROWS = 8  # of a step, up to which rows choose and read their experts apart: of many experts few are shared
+_STAGED_MACROS = "STRATA_STAGED", "STRATA_INNER_STAGED"
 _MOST_EXPERTS = 31  # of a row: each has a warp of experts_down
-
-
-def _plane_table(fmt: Format) -> int:
-    """Shared memory of gate's and up's grid (packed_signed.cuh)."""
-    return 4 * (8192 if WIDE else 4096) if fmt.name == "IQ3_XXS" else table_bytes(fmt)
 
 
 @dataclass(frozen=True)
@@ -86,82 +81,57 @@ class Experts:
     ) -> list[Launch]:
         """Two launches after the products of x: gate and up, then down and everything up to the residual."""
         self._check(at)
-        (experts, inner, hidden), top = self.gate_up.gate.shape, self.gate_up.k
+        (experts, _, hidden), top = self.gate_up.gate.shape, self.gate_up.k
         gate, up, down = self.gate_up.gate, self.gate_up.up, self.down.weight
-        per_warp = 32 // segment_count(inner)
-        features = max(16, per_warp)
-        macros: list[tuple[str, str | int]] = [
-            type_macro(gate.format), type_macro(up.format, "STRATA_UP"), type_macro(down.format, "STRATA_DOWN"),
-            ("STRATA_EXPERTS", experts), ("STRATA_TOP", top), ("STRATA_HIDDEN", hidden), ("STRATA_INNER", inner),
-            *segments(hidden), *segments(inner, "STRATA_INNER_"),
-            ("STRATA_STREAMS", 0 if inject is None else inject.shape[-1]), ("STRATA_FEATURES", features),
-            ("STRATA_RENORMALISE", int(self.router.renormalise)),
-        ]  # fmt: skip
-        if self.shared is not None:
-            macros.append(type_macro(self.shared.down.weight.format, "STRATA_SHARED"))
+        geometry = lower_experts.Experts(gate, up, down, top, self.shared is not None)
+        form = lower_experts.form(at, geometry)
+        require(max(form.shared) <= at.properties.shared)
+        macros = [*self._macros(geometry, inject), *zip(_STAGED_MACROS, map(int, form.staged), strict=True)]
+        if form.ending:
+            macros.append(("STRATA_ROWS", at.bucket))
         tier = at.tier if at.tier is not None and at.tier.holds(gate) else None
         late = tier is not None and tier.shares
         live, logits, q8 = at.live(self.x), at.at(self.logits.out), at.q8(self.gate_up.out)
         scales = at.raw(self.gate_up.gate_scale, self.gate_up.up_scale)
         tables = [pointer(at.experts(w)) for w in (gate, up, down)]
-        shared = sum({f.name: _plane_table(f) for f in (gate.format, up.format)}.values()) + staged_bytes(
-            hidden, 1
-        )
-        warps = segment_count(hidden)
-        weights = [staged_weight_bytes(f, hidden) for f in (gate.format, up.format)]
-        staged = -(-shared // 16) * 16 + warps * sum(weights)
-        use_staged = min(weights) > 0 and staged <= at.properties.shared
-        macros.append(("STRATA_STAGED", int(use_staged)))
-        planes = top + (self.shared is not None)
-        shared_down = table_bytes(down.format) + planes * -(-staged_bytes(inner, 1) // 16) * 16
-        weight_room = planes * features // per_warp * staged_weight_bytes(down.format, inner)
-        down_staged = weight_room > 0 and shared_down + weight_room <= at.properties.shared
-        macros.append(("STRATA_INNER_STAGED", int(down_staged)))
-        shared = staged if use_staged else shared
-        down_bytes = down.nbytes // experts if FETCH_DOWN else 0
-        macros += [
-            ("STRATA_FETCH_DOWN", int(FETCH_DOWN)),
-            ("STRATA_WIDE", int(WIDE)),
-            ("STRATA_JOINT", int(JOINT)),
-            ("STRATA_LATE", int(LATE)),
-            ("STRATA_CHAIN_UNROLL", shapes.CHAIN_UNROLL),
-            ("STRATA_UNROLL", UNROLL),
-        ]
         args = [live, *logits, *p.planes(self.x, at), *tables[:2], *scales, *q8, tables[2]]
-        args += [np.uint32(down_bytes), pointer(at.faults)]
-        grid = -(-inner // 32), top, at.bucket
+        args += [np.uint32(down.nbytes // experts if FETCH_DOWN else 0), pointer(at.faults)]
         first = launch(
-            "experts_step.cu",
-            "experts_gate_up",
-            grid,
-            32 * warps,
-            args,
-            macros=macros,
-            shared=shared,
-            ahead=True,
-        )
-        shared = shared_down + (weight_room if down_staged else 0)
-        more: list[tuple[str, str | int]] = [("STRATA_TAKE_LATE", 1)] if late else []
+            form.file, f"experts_gate_up{form.ending}", form.grids[0], 32 * segment_count(hidden), args,
+            macros=macros, shared=form.shared[0], ahead=True,
+        )  # fmt: skip
         args = [live, *logits, *q8, tables[2], *at.raw(self.down.scale), *self._shared_args(at)]
         args += [*at.at(residual, inject, out), pointer(at.faults)]
         if tier is not None and late:
             args.append(tier.address)
+            macros.append(("STRATA_TAKE_LATE", 1))
             tier.bind(self.gate_up, self.down)
         second = launch(
-            "experts_step.cu",
-            "experts_down",
-            (-(-hidden // features), 1, at.bucket),
-            32 * planes,
-            args,
-            macros=[*macros, *more],
-            shared=shared,
-            ahead=True,
-        )
-        require(shared <= at.properties.shared)
+            form.file, f"experts_down{form.ending}", form.grids[1], 32 * geometry.planes, args,
+            macros=macros, shared=form.shared[1], ahead=True,
+        )  # fmt: skip
         if tier is None:
             return [first, second]
         stage = tier.stage(at, self.gate_up, self.logits.out, self.router.renormalise)
         return [*stage, *tier.fetch_ahead(p, at, self.x, self.router, gate), first, second]
+
+    def _macros(self, e: lower_experts.Experts, inject: Buffer | None) -> list[tuple[str, str | int]]:
+        """Of both launches, in any form."""
+        experts, inner, hidden = e.gate.shape
+        macros: list[tuple[str, str | int]] = [
+            type_macro(e.gate.format), type_macro(e.up.format, "STRATA_UP"),
+            type_macro(e.down.format, "STRATA_DOWN"), ("STRATA_EXPERTS", experts), ("STRATA_TOP", e.top),
+            ("STRATA_HIDDEN", hidden), ("STRATA_INNER", inner), *segments(hidden),
+            *segments(inner, "STRATA_INNER_"), ("STRATA_STREAMS", 0 if inject is None else inject.shape[-1]),
+            ("STRATA_FEATURES", e.features), ("STRATA_RENORMALISE", int(self.router.renormalise)),
+        ]  # fmt: skip
+        if self.shared is not None:
+            macros.append(type_macro(self.shared.down.weight.format, "STRATA_SHARED"))
+        return [
+            *macros, ("STRATA_FETCH_DOWN", int(FETCH_DOWN)), ("STRATA_WIDE", int(lower_experts.WIDE)),
+            ("STRATA_JOINT", int(JOINT)), ("STRATA_LATE", int(LATE)),
+            ("STRATA_CHAIN_UNROLL", shapes.CHAIN_UNROLL), ("STRATA_UNROLL", UNROLL),
+        ]  # fmt: skip
 
     def _shared_args(self, at: Context) -> list[Arg]:
         if self.shared is None:

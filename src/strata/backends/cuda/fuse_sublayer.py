@@ -21,7 +21,11 @@ from strata.ops.quantize import Quantize
 from strata.ops.rms_norm import RmsNorm
 from strata.ops.streams import ScaledSilu, StreamMix, StreamWrite
 
-_LOW_THREADS = 256
+_LOW_THREADS = 256  # a row
+# By the most rows of a step, rows that a thread block of streams_low norms side by side, and rows of one of
+# streams_mix. Beyond the last, and where shared memory has no room, one. Two rows fit side by side as thread blocks
+# of their own, beside the node before. Not measured beyond one row.
+TOGETHER: dict[int, tuple[int, int]] = {2: (1, 1), 4: (2, 1), 8: (2, 8)}
 _LONGEST_ROW = 8192  # of a plain norm by one thread block
 _MIXER_THREADS = 512
 
@@ -53,17 +57,20 @@ class StreamsRead:
         inject = self.down if self.inject is None else self.inject
         row_bytes, inject_bytes = (op.weight.nbytes // op.weight.shape[0] for op in (self.down, inject))
 
-        def shared(rows: int) -> int:
-            return 4 * wide + max(rows * row_bytes, inject_bytes)
+        def shared(rows: int, together: int = 1) -> int:
+            return 4 * wide * together + max(rows * row_bytes, inject_bytes)
 
         rows = first_fitting((4, 3, 2, 1), lambda r: shared(r) + 64 <= at.properties.shared)
         while rows > 1 and _low_blocks(rank, rows - 1) <= at.properties.multiprocessors:
             rows -= 1
+        together, mixed = next((t for most, t in sorted(TOGETHER.items()) if most >= at.bucket), (1, 1))
+        if shared(rows, together) + 128 > at.properties.shared:
+            together = 1
         each = max(1, rows * row_bytes // inject_bytes)
         macros: list[tuple[str, str | int]] = [
             type_macro(self.down.weight.format), type_macro(inject.weight.format, "STRATA_INJECT"),
             ("STRATA_STREAMS", streams), ("STRATA_WIDTH", width), ("STRATA_RANK", rank),
-            ("STRATA_ROWS_A_BLOCK", rows),
+            ("STRATA_ROWS_A_BLOCK", rows), ("STRATA_TOGETHER", together), ("STRATA_MIX_ROWS", mixed),
         ]  # fmt: skip
         residual, norm, live = at.at(self.norm.x), at.raw(self.norm.weight), at.live(self.norm.x)
         low, scales = (pointer(at.scratch(4 * at.bucket * n)) for n in (rank, streams))
@@ -72,14 +79,14 @@ class StreamsRead:
         down, injected = (pointer(at.weight(op.weight, FILE)) for op in (self.down, inject))
         args = [live, *residual, *norm, down, injected, low, *logits, scales]
         first = launch(
-            "read_streams.cu", "streams_low", (blocks, at.bucket), _LOW_THREADS, [*args, *floats(self.norm.eps)],
-            macros=macros, shared=shared(rows), ahead=True,
+            "read_streams.cu", "streams_low", (blocks, at.bucket if together == 1 else 1), together * _LOW_THREADS,
+            [*args, *floats(self.norm.eps)], macros=macros, shared=shared(rows, together), ahead=True,
             reads=[(down, self.down.weight), (injected, inject.weight)][: 1 if self.inject is None else 2],
         )  # fmt: skip
         up = pointer(at.weight(self.up.weight, FILE))
         args = [live, *residual, *norm, scales, up, low, *at.at(self.x)]
         args += [*p.planes(self.x, at), pointer(at.faults)]
-        grid = width // 32, at.bucket
+        grid = width // 32, -(-at.bucket // mixed)
         second = launch(
             "read_streams.cu", "streams_mix", grid, 128 * streams, args, macros=macros, ahead=True,
             reads=[(up, self.up.weight)],

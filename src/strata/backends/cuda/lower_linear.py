@@ -30,8 +30,11 @@ _BALANCED = 0.9  # share of the time that multiprocessors have work
 _FEW_ROWS = 2  # that linear_row.cu takes
 PAIR_THREADS = 512
 PAIR_STAGES: Sequence[int] = (8, 6, 4, 3)  # of linear_pairs.cu, the first that fit; none: not used
+# By the most rows that it takes, weight rows of a warp of linear_pairs.cu; beyond the last it is not used. More than
+# one row: not measured.
+PAIRS: dict[int, int] = {1: 2, 3: 2, 8: 4}
 PAIR_BLOCKS = 1  # thread blocks a multiprocessor of it at most
-_PAIR_STEPS = 8  # kSteps
+_PAIR_STEPS, _PAIR_PAD = 8, 64  # kSteps, and kApart beyond a chunk
 _STAGE_VALUES = 8192  # kStage of linear_f.cu, of all rows
 MOST_MATRICES = 3  # of one launch
 
@@ -94,7 +97,7 @@ def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:
     sizes = [op.weight.shape[0] for op in ops]
     named = [(n, pointer(at.weight(op.weight, FILE)), op.out) for n, op in zip(sizes, ops, strict=True)]
     x, steps = [at.live(ops[0].out), *at.at(ops[0].x)], ints(k, k // 32 if k % 8 == 0 else 0)
-    if m == 1 and (streamed := _pairs(ops, at)):
+    if streamed := _pairs(ops, rows, at):
         return [streamed]
     if m <= _FEW_ROWS:
         threads = balanced_threads(sizes, 1, at)
@@ -108,14 +111,18 @@ def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:
     return [launch(f"{entry}.cu", entry, grid, threads, args, macros=macros, shared=shared)]
 
 
-def _pairs(ops: Sequence[LinearF], at: Context) -> Launch | None:
-    """One row's products by thread blocks that stay; None where rows are odd or there is no room."""
+def _pairs(ops: Sequence[LinearF], rows: int, at: Context) -> Launch | None:
+    """Few rows' products by thread blocks that stay; None where weight rows are odd or there is no room."""
     fmt, k = ops[0].weight.format, ops[0].weight.shape[1]
-    value, sizes = fmt.block_bytes // fmt.block_values, [op.weight.shape[0] for op in ops]
+    together = next((t for most, t in sorted(PAIRS.items()) if most >= rows), 0)
+    if not together or k % 32 or any(op.weight.shape[0] % together for op in ops):
+        return None
+    value = fmt.block_bytes // fmt.block_values
+    apart = 32 * _PAIR_STEPS * value + (_PAIR_PAD if together == 4 and value == 2 else 0)
     for stages in PAIR_STAGES:
-        shared = 4 * k + PAIR_THREADS // 32 * stages * 2 * 32 * _PAIR_STEPS * value
+        shared = 4 * rows * k + PAIR_THREADS // 32 * stages * together * apart
         blocks = min((at.properties.shared + 1024) // (shared + 1024), PAIR_BLOCKS)
-        if k % 32 == 0 and all(n % 2 == 0 for n in sizes) and blocks and shared <= at.properties.shared:
+        if blocks and shared <= at.properties.shared:
             break
     else:
         return None
@@ -124,10 +131,10 @@ def _pairs(ops: Sequence[LinearF], at: Context) -> Launch | None:
     )
     args = [at.live(ops[0].out), *at.at(ops[0].x), *matrices]
     macros: list[tuple[str, str | int]] = [
-        type_macro(fmt), ("STRATA_STAGES", stages), ("STRATA_BLOCKS", blocks), ("STRATA_THREADS", PAIR_THREADS),
-        ("STRATA_K", k),
+        type_macro(fmt), ("STRATA_ROWS", rows), ("STRATA_TOGETHER", together), ("STRATA_STAGES", stages),
+        ("STRATA_BLOCKS", blocks), ("STRATA_THREADS", PAIR_THREADS), ("STRATA_K", k),
     ]  # fmt: skip
-    grid = at.properties.multiprocessors * blocks, 1
+    grid = at.properties.multiprocessors * blocks
     return launch("linear_pairs.cu", "linear_pairs", grid, PAIR_THREADS, args, macros=macros, shared=shared)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from strata.backends.cuda import segments as shapes
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import FILE, PACKED, Context, ints, launch, pointer, type_macro
+from strata.backends.cuda.lower_dense import rows_of
 from strata.backends.cuda.lower_stream import stream
 from strata.backends.cuda.pattern import Product, require
 from strata.backends.cuda.segments import (
@@ -24,6 +25,9 @@ FLOAT_AHEAD = 20  # values of a float row that a lane has on their way
 FLOAT_STAGED = True  # whether launches of few thread blocks take whole float rows through shared memory
 _FLOAT_AHEAD_OF_MORE = 8
 SHARED_SEGMENTS = False  # whether two lanes share a segment of product_write, one row
+# Rows from which product_write has one thread block a multiprocessor where that brings all weights at once; two rows
+# leave room for two, and for the next node's weights. Not measured.
+ONE_WAVE_FROM = 4
 _HALF_WARP, _MOST_WARPS = 16, 32
 _NO_BLOCKS = "ROWS", "SEGMENTS", "AHEAD", "LENGTH"  # macros of launches without a quantised matrix
 
@@ -47,14 +51,14 @@ def segments(k: int, prefix: str = "STRATA_") -> list[tuple[str, str | int]]:
     ]
 
 
-def _staged(at: Context, matrices: Sequence[Product], k: int, shared: int) -> int:
+def _staged(at: Context, matrices: Sequence[Product], k: int, shared: int, threads: int = _THREADS) -> int:
     """Shared memory with the weights' part where all quantised matrices can use it; else `shared`."""
     formats = {m.weight.format for m in matrices if m.weight.format.quantised}
     sizes = {staged_weight_bytes(f, k) for f in formats}
     per_warp = 32 // segment_count(k)
     if 0 in sizes or not sizes or any(m.weight.shape[0] % per_warp for m in matrices):
         return shared
-    total = -(-shared // 16) * 16 + _THREADS // 32 * max(sizes)
+    total = -(-shared // 16) * 16 + threads // 32 * max(sizes)
     return total if total <= at.properties.shared else shared
 
 
@@ -72,7 +76,7 @@ def products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product])
 
 
 def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]) -> Launch:
-    if rows_at_once(at.bucket) == 1 and (streamed := stream(at, at.live(x), q8, at.at(x), matrices)):
+    if streamed := stream(at, at.live(x), q8, at.at(x), rows_of(x, at), matrices):
         return streamed
     k, rows = x.shape[-1], rows_at_once(at.bucket)
     formats = list(dict.fromkeys(m.weight.format for m in matrices))
@@ -106,9 +110,9 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
     shared = max(room, staged)
     if exact := [f for f in formats if not f.quantised]:
         row = k * max(f.block_bytes // f.block_values for f in exact)
-        whole = 4 * k + _THREADS // 32 * row
+        whole = _THREADS // 32 * row + (4 * k if rows == 1 else 0)
         few = FLOAT_STAGED and end <= 2 * at.properties.multiprocessors and 2 * whole <= at.properties.shared
-        if rows == 1 and few and k % 8 == 0:
+        if few and k % 8 == 0:
             shared, ahead = max(shared, whole), 0
         elif rows == 1:
             shared = max(shared, 4 * k)
@@ -134,6 +138,23 @@ def _shared_segments(at: Context, product: Product) -> tuple[int, int] | None:
     return None
 
 
+def _write_room(product: Product, rows: int, threads: int) -> int:
+    """Shared memory of product_write without weights."""
+    fmt, k = product.weight.format, product.weight.shape[1]
+    return table_bytes(fmt) + 8 * threads * rows + staged_bytes(k, rows)
+
+
+def _one_wave(at: Context, product: Product, rows: int) -> int:
+    """Threads of product_write with a thread block a multiprocessor, weights in shared memory; else _THREADS."""
+    n, k = product.weight.shape
+    warps = -(-n // (32 // segment_count(k)) // at.properties.multiprocessors)
+    room = _write_room(product, rows, 32 * warps)
+    one = ONE_WAVE_FROM <= rows >= at.bucket and _THREADS // 64 <= warps <= _MOST_WARPS // 2
+    if not one or _staged(at, [product], k, room, 32 * warps) <= room:
+        return _THREADS
+    return 32 * warps
+
+
 def product_write(
     at: Context, x: list[Arg], product: Product, residual: Buffer, inject: Buffer | None, out: Buffer
 ) -> Launch:
@@ -143,22 +164,21 @@ def product_write(
     streams = 0 if inject is None else inject.shape[-1]
     rows, fmt = rows_at_once(at.bucket), product.weight.format
     if rows == 1 and (shared_rows := _shared_segments(at, product)):
-        threads, staged, share = *shared_rows, 2
+        (threads, shared), share, staged = shared_rows, 2, True
     else:
-        threads, share = _THREADS, 1
-    shared = table_bytes(fmt) + 8 * _THREADS * rows + staged_bytes(k, rows)
-    while rows > 1 and shared > at.properties.shared:
-        rows //= 2
-        shared = table_bytes(fmt) + 8 * _THREADS * rows + staged_bytes(k, rows)
-    if share == 1:
-        staged = _staged(at, [product], k, shared)
+        while rows > 1 and _write_room(product, rows, _THREADS) > at.properties.shared:
+            rows //= 2
+        threads, share = _one_wave(at, product, rows), 1
+        room = _write_room(product, rows, threads)
+        shared = _staged(at, [product], k, room, threads)
+        staged = shared > room
     weight = at.packed(product.weight)
     args = [at.live(out), *x, weight, *at.at(residual, inject, out), *ints(k, n)]
     macros = [
         type_macro(fmt),
         *geometry(k, rows),
         ("STRATA_STREAMS", streams),
-        ("STRATA_STAGED", int(share == 2 or staged > shared)),
+        ("STRATA_STAGED", int(staged)),
         ("STRATA_THREADS", threads),
         ("STRATA_SHARE", share),
         ("STRATA_CHAIN_UNROLL", shapes.CHAIN_UNROLL),
@@ -166,5 +186,5 @@ def product_write(
     grid = -(-n // (threads // 32 * (32 // segment_count(k) // share))), -(-at.bucket // rows)
     reads = [(weight, product.weight)]
     return launch(
-        "product_write.cu", "product_write", grid, threads, args, macros=macros, shared=staged, reads=reads
+        "product_write.cu", "product_write", grid, threads, args, macros=macros, shared=shared, reads=reads
     )

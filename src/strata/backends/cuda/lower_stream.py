@@ -1,4 +1,4 @@
-"""Products of one row by thread blocks that stay (kernels/products_stream.cu)."""
+"""Products of few rows by thread blocks that stay (kernels/products_stream.cu)."""
 
 from collections.abc import Sequence
 
@@ -18,13 +18,20 @@ from strata.backends.cuda.segments import (
 from strata.ops.buffers import Weight
 
 MOST = 6  # matrices of a launch
-# Threads and stages of products_stream.cu: the first with _ENOUGH threads a multiprocessor; without any it is not used.
-STREAM: Sequence[tuple[int, int]] = ((256, 3), (128, 3))
+# By the most rows that it takes, threads and stages of products_stream.cu: the first with _ENOUGH threads a
+# multiprocessor; without any, and beyond the last, it is not used. More than one row: not measured.
+STREAM: dict[int, Sequence[tuple[int, int]]] = {
+    1: ((256, 3), (128, 3)),
+    4: ((256, 3), (128, 3)),
+    8: ((512, 3), (256, 2)),
+}
 _ENOUGH = 512
 _RESIDENT = 1024  # threads a multiprocessor that thread blocks which stay may have
 
 
-def _ring(at: Context, k: int, matrices: Sequence[Product]) -> tuple[int, int, int, int, int] | None:
+def _ring(
+    at: Context, k: int, rows: int, matrices: Sequence[Product]
+) -> tuple[int, int, int, int, int] | None:
     """Of products_stream.cu: threads, stages, bytes of a stage, dynamic shared memory, thread blocks a multiprocessor;
     None where there is no room or a format is not staged."""
     exact = [f for f in (m.weight.format for m in matrices) if not f.quantised]
@@ -34,6 +41,7 @@ def _ring(at: Context, k: int, matrices: Sequence[Product]) -> tuple[int, int, i
     if (
         not coded
         or 0 in sizes
+        or max(sizes) < 128 * rows  # an item's segments of all rows take the place of its weights
         or any(m.weight.shape[0] % per_warp for m in matrices if m.weight.format.quantised)
     ):
         return None
@@ -41,8 +49,10 @@ def _ring(at: Context, k: int, matrices: Sequence[Product]) -> tuple[int, int, i
     stage = -(-max(sizes) // 16) * 16
     if row and (k // 32 % 2 or row % 16):
         return None
-    for threads, stages in STREAM:
-        room = max(table_bytes(f) for f in coded) + 4 * threads + staged_bytes(k, 1) + (4 * k if row else 0)
+    for threads, stages in next((choices for most, choices in sorted(STREAM.items()) if most >= rows), ()):
+        room = (
+            max(table_bytes(f) for f in coded) + staged_bytes(k, rows) + (4 * k if row and rows == 1 else 0)
+        )
         room = -(-room // 16) * 16 + threads // 32 * stages * stage
         blocks = min((at.properties.shared + 1024) // (room + 1024), _RESIDENT // threads)
         if room <= at.properties.shared and blocks * threads >= _ENOUGH and row <= stages * stage:
@@ -51,12 +61,12 @@ def _ring(at: Context, k: int, matrices: Sequence[Product]) -> tuple[int, int, i
 
 
 def stream(
-    at: Context, live: Arg, q8: Sequence[Arg], x: Sequence[Arg], matrices: Sequence[Product]
+    at: Context, live: Arg, q8: Sequence[Arg], x: Sequence[Arg], rows: int, matrices: Sequence[Product]
 ) -> Launch | None:
-    """The launch of products of one row, int8 blocks `q8` and floats `x`, by thread blocks that stay; None where a
+    """The launch of products of `rows` rows, int8 blocks `q8` and floats `x`, by thread blocks that stay; None where a
     format does not come through shared memory or there is no room."""
     k = matrices[0].weight.shape[1]
-    ring = _ring(at, k, matrices)
+    ring = _ring(at, k, rows, matrices)
     if ring is None:
         return None
     threads, stages, stage, shared, blocks = ring
@@ -76,6 +86,7 @@ def stream(
     kinds = [formats.index(m.weight.format) for m in matrices] + [0] * (MOST - len(matrices))
     row = max((k * f.block_bytes // f.block_values for f in formats if not f.quantised), default=0)
     macros = [
+        ("STRATA_ROWS", rows),
         *(type_macro(f, f"STRATA_TYPE{i}") for i, f in enumerate(formats)),
         *((f"STRATA_KIND{i}", str(kind)) for i, kind in enumerate(kinds)),
         ("STRATA_SEGMENTS", segment_count(k)), ("STRATA_LENGTH", segment_length(k)), ("STRATA_THREADS", threads),
@@ -84,6 +95,6 @@ def stream(
         ("STRATA_TABLE_WORDS", max(table_bytes(f) for f in formats) // 4),
     ]  # fmt: skip
     return launch(
-        "products_stream.cu", "products_stream", (grid, 1), threads, [*args, *ints(floats)], macros=macros,
+        "products_stream.cu", "products_stream", grid, threads, [*args, *ints(floats)], macros=macros,
         shared=shared, reads=reads,
     )  # fmt: skip

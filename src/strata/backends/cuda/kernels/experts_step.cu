@@ -4,42 +4,9 @@
 // block of experts_down), STRATA_RENORMALISE, STRATA_STAGED, STRATA_INNER_STAGED (weights through shared memory: of gate and up, of down).
 //
 // Every thread block makes the router's choice for itself from the logits: a block that chose for all would be one more wait.
-#include "ahead.cuh"
-#if STRATA_TAKE_LATE
-#include "expert_late.cuh"
-#endif
-#include "op.cuh"
-#include "packed_signed.cuh"
-#include "staged_weights.cuh"
-#include "step.cuh"
-#include "streams.cuh"
-#include "topk.cuh"
+#include "experts_step.cuh"
 
 using namespace strata;
-
-namespace {
-
-constexpr int kHidden = STRATA_HIDDEN, kInner = STRATA_INNER, kTop = STRATA_TOP;
-constexpr int kSegs = STRATA_SEGMENTS, kUpThreads = 32 * kSegs;  // 32 features a thread block
-constexpr int kInnerSegs = STRATA_INNER_SEGMENTS, kPerWarp = 32 / kInnerSegs, kFeatures = STRATA_FEATURES, kPasses = kFeatures / kPerWarp;
-#ifdef STRATA_SHARED
-constexpr int kPlanes = kTop + 1;
-#else
-constexpr int kPlanes = kTop;
-#endif
-constexpr int kDownThreads = 32 * kPlanes;
-static_assert(kTop <= 31 && kFeatures % kPerWarp == 0 && kInner % 32 == 0 && kHidden % 32 == 0);
-
-using GatePlane = ExpertPlane<STRATA_TYPE>::type;
-using UpPlane = ExpertPlane<STRATA_UP>::type;
-
-// The bytes of a chosen expert's down are brought to the cache: by the thread blocks of its rank, each a share.
-__device__ __forceinline__ void fetch_down(const uint8_t* at, uint32_t bytes) {
-  const uint32_t each = ((bytes + gridDim.x - 1) / gridDim.x + 127) / 128 * 128, begin = blockIdx.x * each;
-  if (begin < bytes) fetch_to_cache(at + begin, (bytes - begin < each ? bytes - begin : each) / 16 * 16);
-}
-
-}  // namespace
 
 extern "C" {
 
@@ -102,7 +69,7 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   // What is read next is asked for when this launch's own weights have come.
   const auto ask_for_more = [&] {
 #if STRATA_FETCH_DOWN
-    if (down != nullptr) fetch_down(reinterpret_cast<const uint8_t*>(down[expert]), down_bytes);
+    if (down != nullptr) fetch_down(reinterpret_cast<const uint8_t*>(down[expert]), down_bytes, blockIdx.x, gridDim.x);
 #endif
 #if STRATA_LATE
     ask_ahead(ahead, ahead_bytes);

@@ -3,7 +3,7 @@
 // of every 32 values. `whole`: steps of 32 values that may be read four at a time. grid.x: thread blocks of matrix 0, of matrix 1,
 // of matrix 2; grid.y: groups of M rows.
 #include "lanes.cuh"
-#include "op.cuh"
+#include "matrices.cuh"
 
 using namespace strata;
 
@@ -37,15 +37,8 @@ extern "C" __global__ void __launch_bounds__(256) linear_f(const int* live, cons
                                                            int k, int whole) {
   STRATA_DYNAMIC_SHARED(shared);
   float* staged = reinterpret_cast<float*>(shared);  // [M][kStage]
-  const int each = blockDim.x / 8, blocks0 = (n0 + each - 1) / each, blocks1 = (n1 + each - 1) / each;
-  const uint8_t* w = w0;
-  float* y = y0;
-  int n = n0, block = blockIdx.x;
-  if (block >= blocks0 + blocks1) {
-    w = w2, y = y2, n = n2, block -= blocks0 + blocks1;
-  } else if (block >= blocks0) {
-    w = w1, y = y1, n = n1, block -= blocks0;
-  }
+  const int each = blockDim.x / 8;
+  const auto [w, y, n, block] = matrix_of_block(each, w0, y0, n0, w1, y1, n1, w2, y2, n2);
   const int row = block * each + threadIdx.x / 8, j = threadIdx.x % 8;
   const uint8_t* weights = w + (static_cast<size_t>(min(row, n - 1)) * k + 4 * j) * Layout<T>::bytes;
   Four<T> next[kAhead];

@@ -1,7 +1,7 @@
 // linear_q: y[m][row] for quantised weights [n, k] of one type and q8 rows, up to three matrices of the same rows in one launch.
 // Macros: STRATA_TYPE, STRATA_ROWS (M), STRATA_SEGMENTS (of k), STRATA_AHEAD (blocks loaded before the first is used), STRATA_LENGTH
 // (product.cuh), STRATA_HALF (blocks of half a segment where two lanes share one, relay.cuh; else 0). grid.x: thread blocks of matrix 0, of matrix 1, of matrix 2; grid.y: groups of M rows.
-#include "op.cuh"
+#include "matrices.cuh"
 #include "product.cuh"
 #include "relay.cuh"
 
@@ -16,15 +16,8 @@ extern "C" __global__ void __launch_bounds__(256) linear_q(const int* live, cons
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
   float* scratch = reinterpret_cast<float*>(table + Packed<T>::kTableWords);
   const StagedRows a = staged_rows<M, segs>(reinterpret_cast<uint8_t*>(scratch + blockDim.x * M), k);
-  const int each = static_cast<int>(blockDim.x) / 32 * per_warp, blocks0 = (n0 + each - 1) / each, blocks1 = (n1 + each - 1) / each;
-  const uint8_t* w = w0;
-  float* y = y0;
-  int n = n0, block = blockIdx.x;
-  if (block >= blocks0 + blocks1) {
-    w = w2, y = y2, n = n2, block -= blocks0 + blocks1;
-  } else if (block >= blocks0) {
-    w = w1, y = y1, n = n1, block -= blocks0;
-  }
+  const int each = static_cast<int>(blockDim.x) / 32 * per_warp;
+  const auto [w, y, n, block] = matrix_of_block(each, w0, y0, n0, w1, y1, n1, w2, y2, n2);
   const int first = block * each + warp_id() * per_warp;
   const int row = min(first + (STRATA_HALF > 0 ? 0 : lane_id() / segs), n - 1);
 #if STRATA_HALF > 0

@@ -3,7 +3,7 @@
 // another. Macros: STRATA_TYPE, STRATA_ROWS (M). `whole`: steps of 32 values that may be read 16 bytes at a time. grid.x: thread blocks
 // of matrix 0, of matrix 1, of matrix 2; grid.y: groups of M rows.
 #include "lanes.cuh"
-#include "op.cuh"
+#include "matrices.cuh"
 
 using namespace strata;
 
@@ -56,15 +56,8 @@ extern "C" __global__ void __launch_bounds__(256) linear_row(const int* live, co
                                                              const uint8_t* w1, float* y1, int n1, const uint8_t* w2, float* y2,
                                                              int n2, int k, int whole) {
   STRATA_DYNAMIC_SHARED(shared);
-  const int each = blockDim.x / 32, blocks0 = (n0 + each - 1) / each, blocks1 = (n1 + each - 1) / each;
-  const uint8_t* w = w0;
-  float* y = y0;
-  int n = n0, block = blockIdx.x;
-  if (block >= blocks0 + blocks1) {
-    w = w2, y = y2, n = n2, block -= blocks0 + blocks1;
-  } else if (block >= blocks0) {
-    w = w1, y = y1, n = n1, block -= blocks0;
-  }
+  const int each = blockDim.x / 32;
+  const auto [w, y, n, block] = matrix_of_block(each, w0, y0, n0, w1, y1, n1, w2, y2, n2);
   const int row = block * each + warp_id(), nbytes = 32 * whole * kValueBytes;
   const uint8_t* weights = w + static_cast<size_t>(min(row, n - 1)) * k * kValueBytes;
   const Ring ring = {shared + warp_id() * kStages * kChunk, weights, nbytes, (nbytes + kChunk - 1) / kChunk};

@@ -51,12 +51,15 @@ __device__ __forceinline__ void stage_rows(const StagedRows& a, const int8_t* q,
   }
 }
 
-// One row of Segs segments of Length blocks each: no division, and nothing waits for the number of rows.
-template <int Segs, int Length> __device__ __forceinline__ void stage_one(const StagedRows& a, const int8_t* q, const float* d, const int16_t* s) {
-  constexpr int blocks = Segs * Length;
-  for (int i = threadIdx.x; i < 2 * blocks; i += blockDim.x)
-    *reinterpret_cast<uint4*>(a.codes + 4 * i + kSegmentPad * (i / (2 * Length))) = reinterpret_cast<const uint4*>(q)[i];
-  for (int i = threadIdx.x; i < blocks; i += blockDim.x) a.scales[i] = d[i], a.sums[i] = reinterpret_cast<const uint32_t*>(s)[i];
+// The first `rows` of M rows of Segs segments of Length blocks each: no division by what is not known. What the others are, nobody may read.
+template <int M, int Segs, int Length>
+__device__ __forceinline__ void stage_even(const StagedRows& a, const int8_t* q, const float* d, const int16_t* s, int rows) {
+  constexpr int blocks = Segs * Length, words = 8 * blocks + kSegmentPad * Segs;
+  for (int i = threadIdx.x; i < rows * 2 * blocks; i += blockDim.x) {
+    const int m = M == 1 ? 0 : i / (2 * blocks), part = i - m * 2 * blocks;
+    *reinterpret_cast<uint4*>(a.codes + m * words + 4 * part + kSegmentPad * (part / (2 * Length))) = reinterpret_cast<const uint4*>(q)[i];
+  }
+  for (int i = threadIdx.x; i < rows * blocks; i += blockDim.x) a.scales[i] = d[i], a.sums[i] = reinterpret_cast<const uint32_t*>(s)[i];
 }
 
 // Integer sums of a weight block times an activation block, offsets taken off, and the sums of the activation's halves.

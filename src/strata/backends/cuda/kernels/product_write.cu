@@ -43,15 +43,17 @@ extern "C" __global__ void __launch_bounds__(STRATA_THREADS) product_write(const
   dependency_wait();
   trace(2);
   dependency_launch();
+  const int8_t* codes = q + static_cast<size_t>(row0) * k;
+  const float* scales = d + static_cast<size_t>(row0) * a.blocks;
+  const int16_t* both = sums + static_cast<size_t>(row0) * 2 * a.blocks;
 #if STRATA_STAGED
-  if constexpr (M == 1)  // which does not wait for the number of rows
-    stage_one<segs, STRATA_LENGTH>(a, q + static_cast<size_t>(row0) * k, d + static_cast<size_t>(row0) * a.blocks,
-                                   sums + static_cast<size_t>(row0) * 2 * a.blocks);
-#endif
+  if constexpr (M == 1) stage_even<M, segs, STRATA_LENGTH>(a, codes, scales, both, 1);  // which does not wait for the number of rows
   if (rows <= 0) return copies_wait();
-  if (M > 1 || !STRATA_STAGED)
-    stage_rows<M, segs>(a, q + static_cast<size_t>(row0) * k, d + static_cast<size_t>(row0) * a.blocks,
-                      sums + static_cast<size_t>(row0) * 2 * a.blocks, k, rows);
+  if constexpr (M > 1) stage_even<M, segs, STRATA_LENGTH>(a, codes, scales, both, rows);
+#else
+  if (rows <= 0) return;
+  stage_rows<M, segs>(a, codes, scales, both, k, rows);
+#endif
   __syncthreads();
   trace(3);
   float part[M];

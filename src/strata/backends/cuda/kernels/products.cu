@@ -61,9 +61,9 @@ template <QuantType T> __device__ __forceinline__ void product(const Rows& in, c
   } else {
     const int row = p.block * (kThreads / 32) + warp_id();
     const uint8_t* w = p.w + static_cast<size_t>(min(row, p.n - 1)) * in.k * Layout<T>::bytes;
-    constexpr bool whole = STRATA_FLOAT_AHEAD == 0;  // rows of x and of weights lie in shared memory
+    constexpr bool whole = STRATA_FLOAT_AHEAD == 0;  // rows of weights lie in shared memory, one row of x besides
     RowChain<T, M, whole ? 1 : STRATA_FLOAT_AHEAD> chain(w, in.k);
-    uint8_t* copied = shared + 4 * in.k + warp_id() * in.k * Layout<T>::bytes;
+    uint8_t* copied = shared + (M == 1 ? 4 * in.k : 0) + warp_id() * in.k * Layout<T>::bytes;
     if constexpr (whole) {
       for (int i = lane_id(); i < in.k * Layout<T>::bytes / 16; i += 32) copy_async<16>(copied + 16 * i, w + 16 * i);
     } else {
@@ -81,11 +81,16 @@ template <QuantType T> __device__ __forceinline__ void product(const Rows& in, c
       copies_wait();
       __syncthreads();
       x = staged;
+    } else if constexpr (whole) {
+      copies_wait();
+      __syncwarp();
     }
     if (row >= p.n) return;
     float sum[M];
-    if constexpr (whole)
+    if constexpr (whole && M == 1)
       sum[0] = lane_dot<T>(copied, x, in.k);
+    else if constexpr (whole)
+      lane_dots<T, M>(copied, x, in.k, rows, in.k, sum);
     else
       chain.run(x, in.k, rows, sum);
 #pragma unroll

@@ -1,6 +1,6 @@
-// Several products of one row at a time, as products.cu, by thread blocks that stay: each warp runs through its rows of weights, the next
+// Several products of the same few rows, as products.cu, by thread blocks that stay: each warp runs through its rows of weights, the next
 // of which are always on their way through a ring in shared memory, so that loading and computing overlap and nothing is begun twice.
-// Macros: STRATA_TYPE0 .. 2, STRATA_KIND0 .. 5 (see products.cu), STRATA_SEGMENTS, STRATA_LENGTH (blocks of every segment), STRATA_THREADS,
+// A block of weights is decoded once for all rows. Macros: STRATA_ROWS (all of the step's), STRATA_TYPE0 .. 2, STRATA_KIND0 .. 5 (see products.cu), STRATA_SEGMENTS, STRATA_LENGTH (blocks of every segment), STRATA_THREADS,
 // STRATA_STAGES, STRATA_STAGE_BYTES (of the ring), STRATA_BLOCKS (thread blocks a multiprocessor is meant to hold), STRATA_FLOAT_ROOM
 // (bytes of a float row; 0: no float matrix), STRATA_TABLE_WORDS (of a grid).
 //
@@ -14,11 +14,13 @@ using namespace strata;
 
 namespace {
 
-constexpr int kSegs = STRATA_SEGMENTS, kLength = STRATA_LENGTH, kBlocks = kSegs * kLength, kValues = 32 * kBlocks;
+constexpr int M = STRATA_ROWS, kSegs = STRATA_SEGMENTS, kLength = STRATA_LENGTH, kBlocks = kSegs * kLength, kValues = 32 * kBlocks;
 constexpr int kThreads = STRATA_THREADS, kWarps = kThreads / 32, kStages = STRATA_STAGES, kStageBytes = STRATA_STAGE_BYTES;
 constexpr int kRows = 32 / kSegs, kFloatRoom = STRATA_FLOAT_ROOM, kRing = kStages * kStageBytes;
 constexpr int kFloatTurns = kFloatRoom == 0 ? 0 : (kFloatRoom + kStageBytes - 1) / kStageBytes;
 static_assert(kFloatRoom <= kRing, "a float row fits the ring");
+static_assert(4 * 32 * M <= kStageBytes, "an item's segments fit where its weights were");
+constexpr int kStagedFloats = kFloatRoom > 0 && M == 1 ? kValues : 0;  // a float row beside the weights; several are read from the cache
 
 struct Item {
   const uint8_t* w;
@@ -37,17 +39,32 @@ template <QuantType T> __device__ __forceinline__ void copy_item(const Item& ite
   }
 }
 
-// An item's results at y, if T is a type of its kind.
+// Where an item's results go: row m's at m * n.
+struct Results {
+  float* y;
+  int n, rows;  // rows that live
+  __device__ __forceinline__ void put(int at, int m, float total) const {
+    if (m < rows) y[static_cast<size_t>(m) * n + at] = total;
+  }
+};
+
+// An item's results, if T is a type of its kind. Its weights at `at` are used up. x: M float rows.
 template <QuantType T, bool Float>
-__device__ __forceinline__ void compute_item(const Item& item, float* y, uint8_t* at, const uint32_t* table, const StagedRows& a,
-                                             const float* x, float* scratch) {
+__device__ __forceinline__ void compute_item(const Item& item, const Results& to, uint8_t* at, const uint32_t* table, const StagedRows& a,
+                                             const float* x) {
   if constexpr (Layout<T>::quantised && !Float) {
-    float part[1];
-    StagedChain<T, 1, kSegs, kLength>(at).chain(table, a, part);
-    add_segments<1, kSegs>(part, scratch, [&](int r, int, float total) { y[item.index * kRows + r] = total; });
-  } else if constexpr (!Layout<T>::quantised && Float) {
+    float part[M];
+    StagedChain<T, M, kSegs, kLength>(at).chain(table, a, part);
+    add_segments<M, kSegs>(part, reinterpret_cast<float*>(at), [&](int r, int m, float total) { to.put(item.index * kRows + r, m, total); });
+  } else if constexpr (!Layout<T>::quantised && Float && M == 1) {
     const float total = lane_dot<T>(at, x, kValues);
-    if (lane_id() == 0) y[item.index] = total;
+    if (lane_id() == 0) to.put(item.index, 0, total);
+  } else if constexpr (!Layout<T>::quantised && Float) {
+    float sum[M];
+    lane_dots<T, M>(at, x, kValues, to.rows, kValues, sum);
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+      if (lane_id() == 0) to.put(item.index, m, sum[m]);
   }
 }
 
@@ -71,10 +88,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, STRATA_BLOCKS)
                     STRATA_MATRIX(2), STRATA_MATRIX(3), STRATA_MATRIX(4), STRATA_MATRIX(5), int floats) {
   STRATA_DYNAMIC_SHARED(shared);
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
-  float* scratch = reinterpret_cast<float*>(table + STRATA_TABLE_WORDS) + warp_id() * 32;
-  const StagedRows a = staged_rows<1, kSegs>(shared + 4 * (STRATA_TABLE_WORDS + kThreads), kValues);
-  float* staged_x = reinterpret_cast<float*>(a.sums + kBlocks);  // on a border of 16: float matrices need even kBlocks
-  constexpr int kBefore = 4 * (STRATA_TABLE_WORDS + kThreads) + kValues + 4 * kSegmentPad * kSegs + 8 * kBlocks + (kFloatRoom == 0 ? 0 : 4 * kValues);
+  const StagedRows a = staged_rows<M, kSegs>(shared + 4 * STRATA_TABLE_WORDS, kValues);
+  float* staged_x = reinterpret_cast<float*>(a.sums + M * kBlocks);  // on a border of 16: float matrices need even kBlocks
+  constexpr int kBefore = 4 * STRATA_TABLE_WORDS + M * (kValues + 4 * kSegmentPad * kSegs + 8 * kBlocks) + 4 * kStagedFloats;
   uint8_t* ring = shared + (kBefore + 15) / 16 * 16 + warp_id() * kRing;
   const int warps = gridDim.x * kWarps, mine = warp_id() * gridDim.x + blockIdx.x;
   const bool holds_float = kFloatRoom > 0 && mine < floats;  // as its first item
@@ -115,12 +131,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, STRATA_BLOCKS)
   dependency_wait();
   trace(2);
   dependency_launch();
-  const int row = blockIdx.y, rows = *live;
-  stage_one<kSegs, kLength>(a, q + static_cast<size_t>(row) * kValues, d + row * kBlocks, sums + row * 2 * kBlocks);
-  if constexpr (kFloatRoom > 0)
-    for (int i = threadIdx.x; i < kValues / 4; i += kThreads)
-      reinterpret_cast<float4*>(staged_x)[i] = reinterpret_cast<const float4*>(x + static_cast<size_t>(row) * kValues)[i];
-  if (row >= rows) return copies_wait();
+  const int rows = *live;
+  stage_even<M, kSegs, kLength>(a, q, d, sums, M);  // which does not wait for the number of rows
+  if constexpr (kStagedFloats > 0) {
+    for (int i = threadIdx.x; i < kValues / 4; i += kThreads) reinterpret_cast<float4*>(staged_x)[i] = reinterpret_cast<const float4*>(x)[i];
+    x = staged_x;
+  }
+  if (rows <= 0) return copies_wait();
   __syncthreads();
   trace(3);
   int turn = 0;
@@ -129,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, STRATA_BLOCKS)
     copies_wait();
     __syncwarp();
 #define STRATA_FLOAT(i, T) \
-  if (item.kind == i) compute_item<T, true>(item, item.y + static_cast<size_t>(row) * item.n, ring, table, a, staged_x, scratch);
+  if (item.kind == i) compute_item<T, true>(item, {item.y, item.n, rows}, ring, table, a, x);
     STRATA_EACH_TYPE(STRATA_FLOAT)
     __syncwarp();
     turn = kFloatTurns;
@@ -144,8 +161,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, STRATA_BLOCKS)
     __syncwarp();
     trace(turn < 4 ? 4 + turn : 8);
 #define STRATA_COMPUTE(i, T) \
-  if (item.kind == i)        \
-    compute_item<T, false>(item, item.y + static_cast<size_t>(row) * item.n, ring + slot * kStageBytes, table, a, staged_x, scratch);
+  if (item.kind == i) compute_item<T, false>(item, {item.y, item.n, rows}, ring + slot * kStageBytes, table, a, x);
     STRATA_EACH_TYPE(STRATA_COMPUTE)
     __syncwarp();
     fetch(turn + kStages, slot);

@@ -1,5 +1,6 @@
 // Reading the residual streams in two launches (docs/contract.md "streams read"). Macros: STRATA_TYPE (float type of down and up),
-// STRATA_INJECT (of the injection's rows), STRATA_STREAMS, STRATA_WIDTH (of a stream), STRATA_RANK, STRATA_ROWS_A_BLOCK.
+// STRATA_INJECT (of the injection's rows), STRATA_STREAMS, STRATA_WIDTH (of a stream), STRATA_RANK, STRATA_ROWS_A_BLOCK (of weights),
+// STRATA_TOGETHER (rows of the step that a thread block of streams_low norms side by side), STRATA_MIX_ROWS (rows of one of streams_mix).
 #include "ahead.cuh"
 #include "lanes.cuh"
 #include "op.cuh"
@@ -10,22 +11,27 @@ using namespace strata;
 namespace {
 
 constexpr int C = STRATA_STREAMS, kWidth = STRATA_WIDTH, kAll = C * kWidth, kRank = STRATA_RANK;
-constexpr int kThreads = 256, kRows = STRATA_ROWS_A_BLOCK;  // kRows: rows of down whose bytes a thread block holds
+constexpr int kThreads = 256, kWarps = kThreads / 32;  // of a row
+constexpr int kTogether = STRATA_TOGETHER, kMixRows = STRATA_MIX_ROWS;
+constexpr int kRows = STRATA_ROWS_A_BLOCK;  // of down whose bytes a thread block holds
 constexpr int kRowBytes = kAll * Layout<STRATA_TYPE>::bytes, kInjectBytes = kAll * Layout<STRATA_INJECT>::bytes;
 constexpr int kInjectRows = kRows * kRowBytes >= kInjectBytes ? kRows * kRowBytes / kInjectBytes : 1;
 constexpr int kDownBlocks = (kRank + kRows - 1) / kRows;
 static_assert(kWidth % 128 == 0, "turned by quads of steps");
 
 // A lane's value of step s is value 32 s + lane. Turned: four steps of a lane lie together, so that it reads 16 bytes at a time.
-constexpr int kSteps = kAll / 32, kQuads = kSteps / 4, kEach = (kQuads + kThreads / 32 - 1) / (kThreads / 32);  // quads of a warp
+constexpr int kSteps = kAll / 32, kQuads = kSteps / 4, kEach = (kQuads + kWarps - 1) / kWarps;  // quads of a warp
 
-// This thread's quads of a row: quad warp_id() + (kThreads / 32) i at [i].
+// The warp among those of its row.
+__device__ __forceinline__ int row_warp() { return kTogether == 1 ? warp_id() : warp_id() % kWarps; }
+
+// This thread's quads of a row: quad row_warp() + kWarps i at [i].
 struct Quads {
   float4 at[kEach];
   template <class F> static __device__ __forceinline__ void each(F f) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int quad = warp_id() + kThreads / 32 * i;
+      const int quad = row_warp() + kWarps * i;
       if (quad < kQuads) f(i, quad);
     }
   }
@@ -108,12 +114,12 @@ template <QuantType T> __device__ __forceinline__ float turned_dot(const uint8_t
   return warp_tree_sum(sum);
 }
 
-// The streams' norm, turned, into x, by the whole thread block; scales[c] of each stream. `streams`: this thread's values.
+// The streams' norm, turned, into x, by all threads of the row; scales[c] of each stream. All rows of the thread block at once. `streams`: this thread's values.
 __device__ __forceinline__ void norm_streams(const Quads& streams, const Quads& weight, float eps, float4* x, float* scales) {
   streams.store(x);
   __syncthreads();
   trace(3);
-  for (int c = warp_id(); c < C; c += kThreads / 32) {
+  for (int c = row_warp(); c < C; c += kWarps) {
     const float4* mine = x + c * (kWidth / 4) + lane_id();
     float sum = 0.0f;
 #pragma unroll 20
@@ -139,20 +145,20 @@ __device__ __forceinline__ void norm_streams(const Quads& streams, const Quads& 
 
 extern "C" {
 
-// low[r] = silu(down_r . n / C), logits[c] = inject_c . n, scales[c]: n the streams' norm. Grid (rows of down and inject, rows);
-// the bytes of a thread block's rows are on their way before the streams are there.
-__global__ void __launch_bounds__(kThreads) streams_low(const int* live, const float* residual, const float* norm, const uint8_t* down,
+// low[r] = silu(down_r . n / C), logits[c] = inject_c . n, scales[c]: n the streams' norm. Grid (rows of down and inject, rows); with
+// several rows together (rows of down and inject, 1). The bytes of a thread block's rows are on their way before the streams are there.
+__global__ void __launch_bounds__(kTogether * kThreads) streams_low(const int* live, const float* residual, const float* norm, const uint8_t* down,
                                                         const uint8_t* inject, float* low, float* logits, float* scales, float eps, const uint8_t* ahead,
     uint32_t ahead_bytes) {
   STRATA_DYNAMIC_SHARED(shared);
-  float4* x = reinterpret_cast<float4*>(shared);
-  __shared__ float scale[C];
+  __shared__ float scale[kTogether][C];
   trace(0);
   const bool injects = static_cast<int>(blockIdx.x) >= kDownBlocks;
   const int first = injects ? (static_cast<int>(blockIdx.x) - kDownBlocks) * kInjectRows : static_cast<int>(blockIdx.x) * kRows;
   const int count = injects ? min(C - first, kInjectRows) : min(kRank - first, kRows);
   const int row_bytes = injects ? kInjectBytes : kRowBytes, mine = warp_id();  // a warp a row
-  uint8_t* w = shared + kAll * 4 + mine * row_bytes;
+  uint8_t* held = shared + kTogether * kAll * 4;
+  uint8_t* w = held + mine * row_bytes;
   const uint8_t* from = (injects ? inject : down) + static_cast<size_t>(first + mine) * row_bytes;
   if (mine < count)
     for (int i = lane_id(); i < row_bytes / 16; i += 32) copy_async<16>(w + 16 * i, from + 16 * i);
@@ -171,34 +177,47 @@ __global__ void __launch_bounds__(kThreads) streams_low(const int* live, const f
   dependency_wait();
   trace(2);
   dependency_launch();
-  const int row = blockIdx.y, rows = *live;  // which the reads of the streams do not wait for
-  streams.load(residual + static_cast<size_t>(row) * kAll);
-  if (row >= rows) return;
-  norm_streams(streams, weight, eps, x, scale);
-  trace(6);
-  if (blockIdx.x == 0 && static_cast<int>(threadIdx.x) < C) scales[row * C + threadIdx.x] = scale[threadIdx.x];
-  if (mine >= count) return;
-  if (injects) {
-    const float total = turned_dot<STRATA_INJECT>(w, x);
-    if (lane_id() == 0) logits[row * C + first + mine] = total;
-  } else {
-    const float total = turned_dot<STRATA_TYPE>(w, x);
-    trace(7);
-    if (lane_id() == 0) low[row * kRank + first + mine] = silu32(div32(total, static_cast<float>(C)));
-    trace(8);
+  const int own = kTogether == 1 ? 0 : warp_id() / kWarps, rows = *live;  // which the first reads of the streams do not wait for
+  float4* x = reinterpret_cast<float4*>(shared);
+  int row0 = blockIdx.y * kTogether;
+  streams.load(residual + static_cast<size_t>(row0 + own) * kAll);
+#pragma unroll 1
+  for (; row0 < rows; row0 += kTogether) {
+    norm_streams(streams, weight, eps, x + own * (kAll / 4), scale[own]);
+    const int next = row0 + kTogether;
+    if (kTogether > 1 && next + own < rows) streams.load(residual + static_cast<size_t>(next + own) * kAll);
+    trace(6);
+    const int part = threadIdx.x % kThreads;
+    if (blockIdx.x == 0 && part < C && row0 + own < rows) scales[(row0 + own) * C + part] = scale[own][part];
+    if (mine < count * kTogether) {
+      const int m = kTogether == 1 ? 0 : mine / count, at = mine - m * count, row = row0 + m;
+      const float4* normed = x + m * (kAll / 4);
+      const uint8_t* turned = held + at * row_bytes;
+      if (injects) {
+        const float total = turned_dot<STRATA_INJECT>(turned, normed);
+        if (lane_id() == 0 && row < rows) logits[row * C + first + at] = total;
+      } else {
+        const float total = turned_dot<STRATA_TYPE>(turned, normed);
+        trace(7);
+        if (lane_id() == 0 && row < rows) low[row * kRank + first + at] = silu32(div32(total, static_cast<float>(C)));
+        trace(8);
+      }
+    }
+    if (kTogether == 1) break;  // a thread block has one row
+    if (next < rows) __syncthreads();  // x and scales have been read
   }
 }
 
-// out = mean over streams of sigmoid(up . low) n, float and, where q is given, q8. Grid (32 features, rows), four threads a row of up,
-// whose values are in registers before `low` is there.
+// out = mean over streams of sigmoid(up . low) n, float and, where q is given, q8. Grid (32 features, groups of kMixRows rows), four
+// threads a row of up, whose values are in registers before `low` is there.
 __global__ void __launch_bounds__(128 * C) streams_mix(const int* live, const float* residual, const float* norm, const float* scales,
                                                        const uint8_t* up, const float* low, float* out, int8_t* q, float* d, int16_t* sums,
                                                        uint32_t* faults, const uint8_t* ahead,
     uint32_t ahead_bytes) {
   constexpr int kSteps = kRank / 32;
   static_assert(kRank % 32 == 0, "whole steps of four threads");
-  __shared__ __align__(16) float x[kRank];
-  __shared__ float gate[C][32], normed[C][32];
+  __shared__ __align__(16) float x[kMixRows][kRank];
+  __shared__ float gate[kMixRows][C][32], normed[kMixRows][C][32];
   trace(0);
   const int quad = threadIdx.x / 4, j = threadIdx.x % 4, c = quad / 32, f = quad % 32, feature = blockIdx.x * 32 + f;
   const uint8_t* from = up + (static_cast<size_t>(c * kWidth + feature) * kRank + 8 * j) * Layout<STRATA_TYPE>::bytes;
@@ -208,38 +227,59 @@ __global__ void __launch_bounds__(128 * C) streams_mix(const int* live, const fl
   const float weight = norm[c * kWidth + feature];
   ask_ahead(ahead, ahead_bytes);
   dependency_settled();  // the streams; their scales and `low` are the last launch's
-  const int row = blockIdx.y, rows = *live;
-  const float before = residual[(static_cast<size_t>(row) * C + c) * kWidth + feature];
+  const int row0 = blockIdx.y * kMixRows, rows = kMixRows == 1 ? *live - row0 : min(*live - row0, kMixRows);
+  const float* streams = residual + (static_cast<size_t>(row0) * C + c) * kWidth + feature;
+  const float before = *streams;
+  if constexpr (kMixRows > 1)
+    for (int m = 1; m < rows; ++m)
+      if (j == 0) normed[m][c][f] = streams[static_cast<size_t>(m) * C * kWidth];
   trace(1);
   dependency_wait();
   trace(2);
   dependency_launch();
-  const float scale = scales[row * C + c];
-  for (int i = threadIdx.x; i < kRank; i += 128 * C) x[i] = low[row * kRank + i];
-  if (row >= rows) return;
+  const float scale = scales[row0 * C + c];
+  if (kMixRows == 1) {  // which does not wait for the number of rows
+    for (int i = threadIdx.x; i < kRank; i += 128 * C) x[0][i] = low[row0 * kRank + i];
+  } else {
+    for (int i = threadIdx.x; i < rows * kRank; i += 128 * C) (&x[0][0])[i] = low[row0 * kRank + i];
+  }
+  if (rows <= 0) return;
   __syncthreads();
   trace(3);
-  float acc[8] = {};
+  const auto gate_row = [&](int m, float value, float inverse) {
+    float acc[8] = {};
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    float v[8];
-    w[i].floats(v);
-    fma8(v, x + 32 * i + 8 * j, acc);
+    for (int i = 0; i < kSteps; ++i) {
+      float v[8];
+      w[i].floats(v);
+      fma8(v, x[m] + 32 * i + 8 * j, acc);
+    }
+    const float total = quad_tree_sum(acc);
+    trace(4);
+    if (j == 0) gate[m][c][f] = sigmoid32(total), normed[m][c][f] = (value * inverse) * weight;
+  };
+  const auto mean_row = [&](int m) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < C; ++i) sum = fma32(gate[m][i][lane_id()], normed[m][i][lane_id()], sum);
+    const float value = div32(sum, static_cast<float>(C));
+    const size_t at = static_cast<size_t>(row0 + m) * kWidth + blockIdx.x * 32;
+    out[at + lane_id()] = value;
+    if (q == nullptr) return;
+    if (!finite32(value)) report(faults, kFaultNonFinite);
+    quantize_block(value, q + at, d + at / 32, sums + at / 16);
+  };
+  gate_row(0, before, scale);
+  if constexpr (kMixRows > 1) {
+#pragma unroll 1
+    for (int m = 1; m < rows; ++m) gate_row(m, normed[m][c][f], scales[(row0 + m) * C + c]);
   }
-  const float total = quad_tree_sum(acc);
-  trace(4);
-  if (j == 0) gate[c][f] = sigmoid32(total), normed[c][f] = (before * scale) * weight;
   __syncthreads();
-  if (warp_id() != 0) return;
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < C; ++i) sum = fma32(gate[i][lane_id()], normed[i][lane_id()], sum);
-  const float value = div32(sum, static_cast<float>(C));
-  const size_t at = static_cast<size_t>(row) * kWidth + blockIdx.x * 32;
-  out[at + lane_id()] = value;
-  if (q == nullptr) return;
-  if (!finite32(value)) report(faults, kFaultNonFinite);
-  quantize_block(value, q + at, d + at / 32, sums + at / 16);
+  if constexpr (kMixRows > 1) {
+    for (int m = warp_id(); m < rows; m += 4 * C) mean_row(m);
+  } else if (warp_id() == 0) {
+    mean_row(0);
+  }
   trace(5);
 }
 

@@ -14,6 +14,23 @@ template <QuantType T> __device__ __forceinline__ float lane_dot(const uint8_t* 
   return warp_tree_sum(sum);
 }
 
+// The lane dots of a row in shared memory with up to M rows of x, `stride` apart in device memory; in every lane. Sums of rows from `rows`
+// on are those of the last.
+template <QuantType T, int M>
+__device__ __forceinline__ void lane_dots(const uint8_t* w, const float* x, size_t stride, int rows, int k, float (&sum)[M]) {
+  constexpr int ahead = 32 / M < 4 ? 4 : 32 / M;  // steps whose values are on their way together
+#pragma unroll
+  for (int m = 0; m < M; ++m) sum[m] = 0.0f;
+#pragma unroll ahead
+  for (int i = lane_id(); i < k; i += 32) {
+    const float value = one_value<T>(w + i * Layout<T>::bytes);
+#pragma unroll
+    for (int m = 0; m < M; ++m) sum[m] = fma32(value, x[min(m, rows - 1) * stride + i], sum[m]);
+  }
+#pragma unroll
+  for (int m = 0; m < M; ++m) sum[m] = warp_tree_sum(sum[m]);
+}
+
 // A warp's weight row of k values against up to M rows; the first `Ahead` values of each lane may be loaded early.
 template <QuantType T, int M, int Ahead> struct RowChain {
   const uint8_t* w;
