@@ -1,4 +1,4 @@
-"""The stage of chunks whose cells lie in RAM: the bits are those of a pool in VRAM, whatever comes ahead or by choice."""
+"""The stage of chunks whose cells lie in RAM: the bits of a pool in VRAM, whether cells come ahead or by choice."""
 
 import functools
 
@@ -123,9 +123,11 @@ def test_what_is_copied_is_what_is_wanted_once(backend, wide):
     chunk = Chunk("int8", STAGED).lower(backend())
     chunk.run()
     group, before = RATIO * KV_HEADS * 2 * (DIM + 2), FIRST // RATIO
-    chosen = [np.asarray(chunk.backend.array(s)[:]) for s in chunk.replay._program.buffers() if "selected" in s.name]
+    chosen = [
+        np.asarray(chunk.backend.array(s)[:]) for s in chunk.replay._program.buffers() if "selected" in s.name
+    ]
     distinct = [len({g for g in rows.ravel().tolist() if g < before}) for rows in chosen]
-    assert 0 < min(distinct) and max(distinct) < before
+    assert min(distinct) > 0 and max(distinct) < before
     groups = distinct[0] + (LAYERS - 1) * before if wide else sum(distinct)
     assert chunk.counts()["kv_stage_bytes"] == groups * group
 
@@ -148,19 +150,21 @@ def test_cells_reach_the_pool_in_ram(backend):
 
 
 @pytest.mark.parametrize("first", [COMPUTE, COPIES])
-@pytest.mark.parametrize("missing", [None, "settle", "_free"])
+@pytest.mark.parametrize("missing", [None, "compute", "copies"])
 def test_streams_wait_for_each_other(wanted, first, missing, monkeypatch):
     """Whichever goes on as far as it may; and a wait that is not there is seen by one of them."""
     monkeypatch.setattr(backend_module, "NARROW_ROWS", 32)
-    chunk = Chunk("int8", STAGED).lower(CudaBackend(StreamsDriver(first), slab_bytes=1 << 20, input_bytes=1 << 18))
+    chunk = Chunk("int8", STAGED).lower(
+        CudaBackend(StreamsDriver(first), slab_bytes=1 << 20, input_bytes=1 << 18)
+    )
     stage = chunk.replay.staged.stage
-    if missing == "settle":
+    if missing == "compute":
         monkeypatch.setattr(stage, "settle", lambda: None)
-    elif missing == "_free":
-        monkeypatch.setattr(stage, "_free", stage._driver.event())
-        monkeypatch.setattr(stage._driver, "wait_on", lambda e, s=COMPUTE: s == COPIES or StreamsDriver.wait_on(stage._driver, e, s))
+    elif missing == "copies":
+        wait_on = stage._driver.wait_on
+        monkeypatch.setattr(stage._driver, "wait_on", lambda e, s=COMPUTE: s == COPIES or wait_on(e))
     same = np.array_equal(chunk.run(), wanted("int8"))
-    assert same == (missing is None or (missing, first) in (("settle", COPIES), ("_free", COMPUTE)))
+    assert same == (missing is None or (missing, first) in (("compute", COPIES), ("copies", COMPUTE)))
 
 
 @pytest.mark.parametrize("fault", ["page", "sequence"])

@@ -144,7 +144,7 @@ def _resident(placement: Placement, options: EngineOptions, backend: Backend) ->
     cells = options.kv_resident or choice.resident
     if backend.name not in ("sim", "cuda") or cells >= choice.cells:
         return None
-    return Residency(cells, 1 / rate if rate else 0.0)
+    return Residency(cells, 1 / rate if rate else 0.0, placement.model.stage(choice) > 0)
 
 
 def _machine(options: EngineOptions, backend: Backend | None) -> hw.Machine:

@@ -135,6 +135,7 @@ def _cells(shape: StateShape) -> dict[KVType, CellBytes]:
             each * (shape.kv_layers - sparse) // PAGE_CELLS,
             each * sparse // PAGE_CELLS,
             -(-index // PAGE_CELLS),
+            each // PAGE_CELLS if sparse else 0,
         )
     return found
 

@@ -79,6 +79,8 @@ def _changes(model: ModelSizes, options: PlanOptions, choice: Choice) -> Iterato
         yield "--expert-cache auto", attempt(choice, replace(options, expert_slots=None))
     if options.ram_budget is not None:
         yield "without --ram-budget-gib it", attempt(choice, replace(options, ram_budget=None))
+    if model.stage(choice):
+        yield "--kv-prefetch off", attempt(replace(choice, staged=False))
     for kv, cell in model.cells.items():
         if cell.nbytes < model.cell(choice.kv).nbytes:
             yield f"--kv {kv}", attempt(replace(choice, kv=kv))

@@ -111,7 +111,7 @@ def vram_parts(model: ModelSizes, choice: Choice) -> tuple[list[Part], int]:
         Part("workspaces", model.workspace + model.step_arena),
         Part("staging", staging),
     ]
-    return parts, model.prompt_arena(choice.prefill)
+    return parts, model.prompt_arena(choice.prefill) + model.stage(choice)
 
 
 def ram_parts(

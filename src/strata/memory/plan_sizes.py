@@ -21,11 +21,13 @@ ROW_CACHE = 256 * MIB  # of n-gram rows, where the table is larger
 
 @dataclass(frozen=True)
 class CellBytes:
-    """Bytes of one cell over all layers: keys and values that stay in VRAM, those that may spill, pooled index keys."""
+    """Bytes of one cell over all layers: keys and values that stay in VRAM, those that may spill, pooled index keys;
+    and the keys and values of one layer that may spill."""
 
     fixed: int
     spillable: int = 0
     index: int = 0
+    layer: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -86,6 +88,12 @@ class ModelSizes:
             return 0
         return max(-(-self.chunk_arena * rows // self.chunk_rows) - self.step_arena, 0)
 
+    def stage(self, choice: "Choice") -> int:
+        """What chunks read one layer's cells of one sequence from, where all of them lie in RAM."""
+        if not (choice.staged and choice.prefill and choice.resident < choice.cells):
+            return 0
+        return self.cell(choice.kv).layer * choice.sequence_pages * PAGE_CELLS
+
     @property
     def base(self) -> int:
         """Interpreter, libraries, tokenizer, records."""
@@ -102,6 +110,7 @@ class Choice:
     resident: int  # cells of spilling layers that VRAM holds
     prefill: int  # rows of a prompt chunk
     shared_pages: int = 0  # that all sequences share; 0: each can be as long as the context
+    staged: bool = False  # whether prompts have a stage for cells that lie in RAM
 
     @property
     def sequence_pages(self) -> int:
@@ -127,6 +136,7 @@ class PlanOptions:
     max_num_seqs: int = 1
     kv: KVType | Literal["auto"] = "auto"
     kv_resident: int = 0  # cells; 0: chosen
+    kv_prefetch: str = "auto"  # whether prompts have a stage: on, off, auto: where it fits
     prefill: int = 512  # rows of a prompt chunk; with `prefill_auto` the most
     prefill_auto: bool = False
     link_rate: float = 0.0  # bytes a second between RAM and VRAM; 0: not known
@@ -146,6 +156,7 @@ class PlanOptions:
             max_num_seqs=options.max_num_seqs,
             kv=options.kv,  # type: ignore[arg-type]  # config checks it
             kv_resident=options.kv_resident,
+            kv_prefetch=options.kv_prefetch,
             prefill=prompt_rows(options),
             prefill_auto=str(options.prefill).startswith("auto"),
             link_rate=options.link_limit_gbps * 1e9,

@@ -239,7 +239,9 @@ class CudaBackend:
         lending = None if self.tier is None or self.tier.prompts is None else self.tier.lending
         room = 0 if lending is None else lending.nbytes
         if staged is not None and not staged.stage.address:
-            self._place_stage(staged.stage, room if buffers + workspace.most + staged.stage.nbytes <= room else 0)
+            self._place_stage(
+                staged.stage, room if buffers + workspace.most + staged.stage.nbytes <= room else 0
+            )
         behind = 0 if staged is None else staged.stage.lent
         if lending is None or program.bucket <= OWN_ROWS or buffers + workspace.most + behind > room:
             self._allocate(arena_bytes, arena)

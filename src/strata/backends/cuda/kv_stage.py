@@ -93,7 +93,11 @@ class StagedChunk:
         num_pages, kv_heads = op.k_pool.shape[:2]
         planes = (op.k_pool, op.v_pool, op.k_scales, op.v_scales)
         args = at.at(op.positions, op.sequences, op.page_table)
-        args += [pointer(self.stage.wanted if chosen else 0), pointer(self.stage.taken), pointer(at.counters(2))]
+        args += [
+            pointer(self.stage.wanted if chosen else 0),
+            pointer(self.stage.taken),
+            pointer(at.counters(2)),
+        ]
         args += [pointer(at.buffer(op.counts) + 8 * STAGE_BYTES), *at.at(*planes), *self.stage.pools]
         args += ints(self.stage.pages, num_pages, op.ratio, kv_heads, *(cell_bytes(b) for b in planes))
         args += [*floats(op.link_ns_per_byte), pointer(at.faults if chosen else 0)]
