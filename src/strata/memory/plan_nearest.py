@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from strata.errors import MemoryLimitError
 from strata.hw.machine import GIB, Machine
-from strata.memory.plan_parts import own_prompt_bytes
+from strata.memory.plan_parts import own_prompt_bytes, staging_bytes
 from strata.memory.plan_place import Placement, place
 from strata.memory.plan_sizes import Choice, ModelSizes, PlanOptions
 from strata.ops import PAGE_CELLS
@@ -113,7 +113,7 @@ def _larger_machine(model: ModelSizes, machine: Machine, options: PlanOptions, c
         if (
             found.slots.count == model.num_routed_experts
         ):  # a smaller one has some of them, and streams the rest
-            fixed += own_prompt_bytes(model, choice)
+            fixed += own_prompt_bytes(model, choice) + staging_bytes(model) - model.embedding
         explicit = found.slots.nbytes if options.expert_slots is not None else 0
         needed.append(f"{-(-10 * (fixed + explicit) // GIB) / 10} GiB of free VRAM")
     if _try(model, replace(machine, gpus=gpus), options, choice) is None:

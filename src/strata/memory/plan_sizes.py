@@ -57,6 +57,10 @@ class ModelSizes:
     vocab: int
     layers: int
     max_context: int
+    step_scratch: int = 0  # of a GPU's steps, besides what ops hand each other
+    chunk_scratch: int = 0  # the same of a chunk,
+    own_scratch: int = 0  # and of short prompts, beyond what steps have
+    loading: int = 0  # that weights pass through on their way to a GPU
 
     def cell(self, kv: KVType) -> CellBytes:
         """Bytes of a cell; UsageError where the heads do not allow the format."""
@@ -83,10 +87,8 @@ class ModelSizes:
         return 2 * self.experts_per_token * max(self.expert_bytes, default=0)
 
     def prompt_arena(self, rows: int) -> int:
-        """Scratch of a prompt chunk beyond a step's."""
-        if not rows or not self.chunk_rows:
-            return 0
-        return max(-(-self.chunk_arena * rows // self.chunk_rows) - self.step_arena, 0)
+        """What ops of a prompt chunk hand each other."""
+        return -(-self.chunk_arena * rows // self.chunk_rows) if self.chunk_rows else 0
 
     def stage(self, choice: "Choice") -> int:
         """What chunks read one layer's cells of one sequence from, where all of them lie in RAM."""

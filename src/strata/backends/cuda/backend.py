@@ -34,13 +34,14 @@ from strata.backends.cuda.fuse import Group, Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
 from strata.backends.cuda.kv_stage import KvStage, StagedChunk, staged_fetch
 from strata.backends.cuda.lower import Context, TableBox, lower
+from strata.backends.cuda.measure import measure
 from strata.backends.cuda.memory import ALIGNMENT, DeviceArray, HostArray, Slabs
 from strata.backends.cuda.prompt_experts import NARROW_ROWS
 from strata.backends.cuda.replay import CudaReplay, Part
 from strata.backends.cuda.tables import Asked, Tables
 from strata.backends.cuda.tier import ExpertTier, TierOptions
 from strata.backends.cuda.weights import WeightStore
-from strata.backends.cuda.workspace import Scratch, Workspace
+from strata.backends.cuda.workspace import Meter, Scratch, Workspace
 from strata.hw import Gpu
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.experts import ExpertGateUp
@@ -130,10 +131,8 @@ class CudaBackend:
         self._inputs[0].feed(self._address(ids), tokens)
 
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
-        """Makes an arena large enough for every program that will be lowered into it; its addresses are fixed then.
-        Chunks tell when they are lowered: expert slots may lend them theirs."""
-        if arena == "step":
-            self._allocate(arena_bytes, arena)
+        """Nothing: programs tell when they are lowered, the largest first. Groups may hold buffers longer than ops do,
+        and expert slots may lend chunks theirs."""
 
     def _allocate(self, arena_bytes: int, arena: Arena) -> None:
         if self._arenas.get(arena, (0, 0))[1] < arena_bytes:
@@ -225,30 +224,23 @@ class CudaBackend:
     ) -> Scratch:
         """Places a program's scratch; a wide chunk's at the end of the expert slots, where there are any, and the stage
         behind it."""
-        if arena == "step":
-            self._allocate(arena_bytes, arena)  # more than reserved where groups hold their buffers longer
-            return Scratch(self._arenas.get(arena, (0, 0))[0], self._workspace)
-        workspace = self._workspace.beside()
-        empty = Scratch(0, workspace)
-        context = self._context(program, arena, offsets, empty, asked, self._faults[arena], staged)
-        with workspace.measured():
-            for group in found:
-                workspace.reset()
-                group.launches(context)
-        buffers = -(-arena_bytes // ALIGNMENT) * ALIGNMENT
+        meter, faults = Meter(), self._faults[arena]
+        context = self._context(program, arena, offsets, Scratch(0, meter), asked, faults, staged)
+        measure(found, context, meter)
+        buffers, most = -(-arena_bytes // ALIGNMENT) * ALIGNMENT, meter.most
         lending = None if self.tier is None or self.tier.prompts is None else self.tier.lending
         room = 0 if lending is None else lending.nbytes
         if staged is not None and not staged.stage.address:
-            self._place_stage(
-                staged.stage, room if buffers + workspace.most + staged.stage.nbytes <= room else 0
-            )
+            self._place_stage(staged.stage, buffers + most + staged.stage.nbytes <= room)
         behind = 0 if staged is None else staged.stage.lent
-        if lending is None or program.bucket <= OWN_ROWS or buffers + workspace.most + behind > room:
+        own = arena == "step" or program.bucket <= OWN_ROWS or buffers + most + behind > room
+        if lending is None or own:
             self._allocate(arena_bytes, arena)
-            self._workspace.grow(workspace.most)
+            self._workspace.grow(most)
             return Scratch(self._arenas.get(arena, (0, 0))[0], self._workspace, behind)
-        base = (lending.end - behind - buffers - workspace.most) // ALIGNMENT * ALIGNMENT
-        workspace.put(base + buffers, workspace.most)
+        base, workspace = lending.end - behind - buffers - most, self._workspace.beside()
+        base = base // ALIGNMENT * ALIGNMENT
+        workspace.put(base + buffers, most)
         return Scratch(base, workspace, lending.end - base)
 
     def _staged(self, program: Program, arena: Arena) -> StagedChunk | None:
@@ -259,9 +251,9 @@ class CudaBackend:
         self._stage = self._stage or KvStage(self.driver, fetch)
         return StagedChunk(self.driver, self._stage, program, program.bucket > NARROW_ROWS)
 
-    def _place_stage(self, stage: KvStage, room: int) -> None:
-        """At the end of the expert slots where there is room, else in memory of its own."""
-        if not room or self.tier is None:
+    def _place_stage(self, stage: KvStage, lent: bool) -> None:
+        """At the end of the expert slots where these have room for it, else in memory of its own."""
+        if not lent or self.tier is None:
             return stage.place(self.driver.allocate(stage.nbytes))
         end = self.tier.lending.end
         address = (end - stage.nbytes) // ALIGNMENT * ALIGNMENT
