@@ -1,12 +1,13 @@
 """Prompt chunks whose experts lie in slots, in RAM, or anywhere between: one hash, however they arrive."""
 
 import hashlib
+import sys
 
 import numpy as np
 import pytest
 from emulated_driver import EmulatedDriver
 from gpu_rig import GpuRig, write_model
-from late_driver import LateDriver
+from streams_driver import StreamsDriver
 
 from strata.backends.cuda import CudaBackend, backend, prompt_experts
 from strata.config import EngineOptions
@@ -49,10 +50,13 @@ def wide_from_here(monkeypatch):
     monkeypatch.setattr(backend, "OWN_ROWS", NARROW)
 
 
-def test_residency(path, tokens, wanted, slots=30):
-    r = GpuRig(path, device(), slots, prefill=WIDE)
+def test_residency(path, tokens, wanted, monkeypatch, slots=30):
+    """Of experts and of cells."""
+    monkeypatch.setattr(sys.modules["strata.memory.plan"], "LEAST_RESIDENT", 16)
+    r = GpuRig(path, device(StreamsDriver), slots, prefill=WIDE, kv_resident=16)
     assert {digest(r.engine, tokens, rows) for rows in (NARROW, WIDE)} == {wanted}
-    counts = r.backend.tier.prompts.counts
+    counts = r.engine.tier_counts()
+    assert counts["kv_stage_bytes"] > 0
     experts = r.backend.num_experts * r.layers
     wide = experts - slots  # all that no slot has; a narrow chunk copies less
     assert wide <= counts["prompt_copies"] <= 3 * wide
@@ -71,15 +75,18 @@ def answers(engine, tokens):
 
 
 def test_slots_lend_their_memory(path, tokens, monkeypatch):
-    """A wide chunk takes it, steps between its layers do without those experts, and afterwards others are there."""
+    """A wide chunk takes it, for cells from RAM too; steps between its layers do without those experts, and afterwards
+    others are there."""
     monkeypatch.setattr("strata.engine.reader.MOST_CREDIT_MS", 1e-6)
     options = EngineOptions(device="cpu", threads=2, prefill=WIDE, max_model_len=192, max_num_seqs=2)
     resident = answers(Engine(load_model(path, options, None, device())), tokens)
-    r = GpuRig(path, device(LateDriver), 62, prefill=WIDE, max_num_seqs=2)
+    monkeypatch.setattr(sys.modules["strata.memory.plan"], "LEAST_RESIDENT", 16)
+    r = GpuRig(path, device(StreamsDriver), 62, prefill=WIDE, max_num_seqs=2, kv_resident=32)
     lend, seen = r.backend.tier.lending.lend, []
     monkeypatch.setattr(r.backend.tier.lending, "lend", lambda n, s: seen.append(n) or lend(n, s))
     assert answers(r.engine, tokens) == resident
     assert seen and seen[0] > NARROW
+    assert r.backend._stage.lent
     counts = r.counts()
     assert counts["retirements"] >= 20  # the slots were emptied,
     assert counts["promotions"] >= 62 + 20  # and are not empty now

@@ -41,9 +41,10 @@ def test_the_cache_lends_a_prompt_its_buffers():
     assert lending.vram.part("prompt buffers") == own and lending.lent == big.prompt_arena(8192) > GIB
     crowded = plan(big, desk(), PlanOptions(prefill=8192, expert_slots=10, max_context=8192))
     assert crowded.lent == 0  # ten slots cannot hold it
-    assert crowded.vram.part("prompt buffers") == own + big.prompt_arena(8192)
+    assert crowded.vram.part("prompt buffers") == prompt_ring(big, 8192) + big.prompt_arena(8192)
     everything = plan(big, desk(vram=96), PlanOptions(prefill=8192))
     assert everything.lent == 0 and everything.vram.part("prompt buffers") == big.prompt_arena(8192)
+    assert everything.vram.part("embedding") and not everything.vram.part("staging")
 
 
 def test_short_ram_leaves_experts_on_the_ssd():

@@ -56,7 +56,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 COMPUTE = ("device", "backend", "threads", "isa", "kv")
 MEMORY = (
     "ram_budget_gib", "expert_cache", "link_limit_gbps", "cpu_share", "pcie_share", "lookahead", "ngram_table",
-    "exclusive", "kv_resident", "offload_layers", "ram_limit_gib", "vram_limit_gib", "vram_reserve_mib", "trace_routes",
+    "exclusive", "kv_prefetch", "kv_resident", "offload_layers", "ram_limit_gib", "vram_limit_gib", "vram_reserve_mib",
+    "trace_routes",
 )  # fmt: skip
 DRAFTS = ("mtp", "mtp_window", "lookup", "spec", "spec_min_p", "draft_vocab")
 SAMPLING = (

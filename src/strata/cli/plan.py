@@ -14,7 +14,8 @@ from strata.cli.output import print_json
 
 @taking(
     "vram_limit_gib", "ram_limit_gib", "link_limit_gbps", "vram_reserve_mib", "expert_cache", "ram_budget_gib", "kv",
-    "kv_resident", "max_model_len", "max_num_seqs", "ngram_table", "prefill", "threads", *DRAFTS, before="as_json",
+    "kv_prefetch", "kv_resident", "max_model_len", "max_num_seqs", "ngram_table", "prefill", "threads", *DRAFTS,
+    before="as_json",
 )  # fmt: skip
 def plan(
     context: typer.Context,  # settings are read from it, by their names in strata.config

@@ -103,6 +103,14 @@ class EngineOptions(Settings):
         low=0,
         high=2**31,
     )
+    kv_prefetch: str = setting(
+        "auto",
+        "--kv-prefetch",
+        "Whether prompts have cells that lie in RAM copied to VRAM before they attend to them; auto: where it fits.",
+        toml="memory.kv_prefetch",
+        in_environment=False,
+        choices=("auto", "on", "off"),
+    )
     ram_budget_gib: float = setting(
         0.0,
         "--ram-budget-gib",

@@ -13,7 +13,7 @@ from strata.engine.drafts.setup import make_speculation, report, say
 from strata.engine.gpu_experts import hold_experts, pause_while_lending, set_gpu_costs
 from strata.engine.offload import split
 from strata.engine.pieces import Cutter
-from strata.engine.planning import check_after_load, make_plan, open_with_draft
+from strata.engine.planning import check_after_load, gpu_measure, make_plan, open_with_draft
 from strata.engine.programs import NARROW_CHUNKS, Limits
 from strata.engine.rates import set_costs
 from strata.engine.residency import ResidencyPolicy, start_policy
@@ -77,7 +77,8 @@ def load_model(
         backend = make_backend(options, None, None)  # its GPU is what the plan is made for
     if backend is not None and "chunk" not in backend.forms:
         options = replace(options, prefill="0")
-    placement = make_plan(file, model, options, drafted, _machine(options, backend))
+    measure = gpu_measure(backend) if backend is not None and backend.name == "cuda" else None
+    placement = make_plan(file, model, options, drafted, _machine(options, backend), measure)
     _tell(placement)
     choice = placement.choice
     cutter = Cutter(min(choice.prefill, -(-choice.context // PAGE_CELLS) * PAGE_CELLS))
@@ -144,7 +145,7 @@ def _resident(placement: Placement, options: EngineOptions, backend: Backend) ->
     cells = options.kv_resident or choice.resident
     if backend.name not in ("sim", "cuda") or cells >= choice.cells:
         return None
-    return Residency(cells, 1 / rate if rate else 0.0)
+    return Residency(cells, 1 / rate if rate else 0.0, placement.model.stage(choice) > 0)
 
 
 def _machine(options: EngineOptions, backend: Backend | None) -> hw.Machine:

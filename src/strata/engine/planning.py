@@ -1,17 +1,20 @@
 """The plan of a file on a machine: sizes from the file, the placement, and whether it still holds after loading."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from strata import hw, models
+from strata.backends import Backend
+from strata.backends.base import Arena
 from strata.config import EngineOptions
 from strata.engine.offload import with_offload
-from strata.engine.sizing import model_sizes
+from strata.engine.sizing import Measure, Needs, at_rows, model_sizes
 from strata.errors import ContextLengthError, MemoryLimitError, UsageError
 from strata.gguf import ModelFile, open_model
 from strata.hw import Machine
 from strata.memory import Placement
 from strata.models import Model
-from strata.ops import MAX_STEP_ROWS
+from strata.ops import MAX_STEP_ROWS, Program
 
 
 def open_with_draft(
@@ -51,11 +54,37 @@ def draft_in(path: Path) -> Path:
 
 
 def make_plan(
-    file: ModelFile, model: Model, options: EngineOptions, draft: ModelFile | None, machine: Machine
+    file: ModelFile,
+    model: Model,
+    options: EngineOptions,
+    draft: ModelFile | None,
+    machine: Machine,
+    measure: Measure | None = None,
 ) -> Placement:
-    """The placement on `machine`; MemoryLimitError where nothing fits."""
-    context = _context(model, options)
-    return with_offload(file, model, options, model_sizes(file, model, options, context, draft), machine)
+    """The placement on `machine`; MemoryLimitError where nothing fits. `measure`: of its GPU."""
+    sizes = model_sizes(file, model, options, _context(model, options), draft, measure)
+    placement = with_offload(file, model, options, sizes, machine)
+    if measure is None:
+        return placement
+    chosen = at_rows(sizes, model, placement.choice, measure)
+    if chosen is sizes:
+        return placement
+    return with_offload(file, model, replace(options, prefill=str(chosen.chunk_rows)), chosen, machine)
+
+
+def gpu_measure(backend: Backend | None) -> Measure:
+    """What programs will take on a backend's GPU, or on one that nobody has yet."""
+    from strata.backends.cuda.measure import PLANNED, needs  # the bindings are optional
+    from strata.backends.cuda.weights import STAGE_BYTES
+
+    driver = getattr(backend, "driver", None)
+    properties = PLANNED if driver is None else driver.properties
+
+    def measured(program: Program, arena: Arena) -> Needs:
+        found = needs(program, arena, properties)
+        return Needs(found.arena, found.scratch)
+
+    return Measure(measured, STAGE_BYTES)
 
 
 def plan_file(
@@ -66,7 +95,7 @@ def plan_file(
     file, model, drafted = open_with_draft(path, draft, options.mtp)
     found = machine or hw.machine(options.threads)
     taken = found.taken_as(options.ram_limit_gib, options.vram_limit_gib, options.link_limit_gbps)
-    return make_plan(file, model, options, drafted, taken)
+    return make_plan(file, model, options, drafted, taken, gpu_measure(None) if taken.gpus else None)
 
 
 def check_after_load(placement: Placement, machine: Machine) -> None:

@@ -186,12 +186,13 @@ class Programs:
         draft = [] if self.drafter is None else self.drafter.programs(self._state, sizes)
         backend.reserve(max(p.arena_bytes for p in (*steps, sampler, settling, *draft)))
         backend.reserve(max((p.arena_bytes for p in chunks), default=0), "chunk")
+        # Those that take the most scratch first: it is enough for the others.
+        self.sampler = backend.lower(sampler)
+        buckets = [Lowered.of(p, backend.lower(p)) for p in reversed(steps)]
+        self.step_of = _by_rows(buckets[::-1])
         keeper.bind(settling)
         if self.drafter is not None:
             self.drafter.bind(backend, draft)
-        self.sampler = backend.lower(sampler)
-        buckets = [Lowered.of(p, backend.lower(p)) for p in steps]
-        self.step_of = _by_rows(buckets)
         self.chunks = tuple(Lowered.of(p, backend.lower(p, "chunk")) for p in chunks)[::-1]
 
     def prepare(self) -> None:

@@ -1,7 +1,7 @@
 """What a model takes, found by making its programs with a backend that only counts: sizes and allocation agree."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,7 +16,8 @@ from strata.engine.runner import Runner
 from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import KVType, StatePool, StateShape
-from strata.memory.plan_sizes import CellBytes, ModelSizes, chunk_rows, prompt_rows
+from strata.memory.plan_parts import OWN_PROMPT_ROWS
+from strata.memory.plan_sizes import CellBytes, Choice, ModelSizes, chunk_rows, prompt_rows
 from strata.models import Model
 from strata.models.roles import Role, Roles, roles_of, split_block
 from strata.ops import MAX_STEP_ROWS, PAGE_CELLS, Buffer, Form, Program
@@ -28,6 +29,38 @@ _SPLIT = 256  # cells of an attention split
 _TILE_FLOATS = 128 << 10  # kSplitFloats of native/cpu/kernels/attention.cpp
 
 
+@dataclass(frozen=True)
+class Needs:
+    """Bytes of a program: buffers that ops hand each other, and the most that one op takes besides."""
+
+    arena: int
+    scratch: int
+
+
+_NOTHING = Needs(0, 0)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a device will take for a program, and to load weights."""
+
+    needs: Callable[[Program, Arena], Needs]
+    loading: int
+
+
+@dataclass
+class Grown:
+    """Memory that one program after another holds in turn; a larger one takes anew, and nothing is given back."""
+
+    largest: int = 0
+    total: int = 0
+
+    def hold(self, nbytes: int) -> None:
+        """Room for so much."""
+        if nbytes > self.largest:
+            self.largest, self.total = nbytes, self.total + nbytes
+
+
 @dataclass
 class CountingBackend:
     """A backend without memory of its own: notes what a real one would be asked for."""
@@ -35,15 +68,25 @@ class CountingBackend:
     name: str = "counting"
     runs_ahead: bool = False
     forms: tuple[Form, ...] = ("step", "chunk")
-    arenas: dict[Arena, int] = field(default_factory=dict)
+    measure: Measure | None = (
+        None  # of the device that a plan is made for; None: programs have no scratch besides
+    )
+    step_arena: Grown = field(default_factory=Grown)
+    step_scratch: Grown = field(default_factory=Grown)
+    chunks: dict[int, Needs] = field(default_factory=dict)  # by rows
     buffers: dict[Buffer, None] = field(default_factory=dict)
 
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
         """Nothing: programs tell."""
 
     def lower(self, program: Program, arena: Arena = "step", own_faults: bool = False) -> "CountingBackend":
-        """Notes the arena and every buffer that stays."""
-        self.arenas[arena] = max(self.arenas.get(arena, 0), program.arena_bytes)
+        """Notes what it needs and every buffer that stays."""
+        needs = Needs(program.arena_bytes, 0) if self.measure is None else self.measure.needs(program, arena)
+        if arena == "chunk":
+            self.chunks[program.bucket] = needs
+        else:
+            self.step_arena.hold(needs.arena)
+            self.step_scratch.hold(needs.scratch)
         self.buffers |= {b: None for b in program.buffers() if b.role != "scratch"}
         return self
 
@@ -84,12 +127,21 @@ class CountingBackend:
 
 
 def model_sizes(
-    file: ModelFile, model: Model, options: EngineOptions, context: int, draft: ModelFile | None = None
+    file: ModelFile,
+    model: Model,
+    options: EngineOptions,
+    context: int,
+    draft: ModelFile | None = None,
+    measure: Measure | None = None,
 ) -> ModelSizes:
-    """Sizes for steps and prompts of up to `context` tokens; no weight is touched."""
+    """Sizes for steps and prompts of up to `context` tokens; no weight is touched. `measure`: of a GPU."""
     rows = chunk_rows(prompt_rows(options), context)
     layer = layer_options(file, model, options)
-    counted, state = _count(model, context, options.max_num_seqs, rows, layer)
+    limits = Limits(
+        context, options.max_num_seqs, rows, (MAX_STEP_ROWS,), (OWN_PROMPT_ROWS,) if measure else ()
+    )
+    counted, state = _count(model, limits, layer, measure)
+    wide = counted.chunks.get(rows, _NOTHING)
     own = {*state.paged(), *state.recurrent()}
     weights = _weights(file, draft)
     shape = model.state_shape()
@@ -99,22 +151,49 @@ def model_sizes(
         cells=_cells(shape),
         slot=state.slot_bytes,
         workspace=sum(b.nbytes for b in counted.buffers if b not in own),
-        step_arena=counted.arenas["step"],
-        chunk_arena=counted.arenas.get("chunk", 0),
+        step_arena=counted.step_arena.total,
+        step_scratch=counted.step_scratch.total,
+        chunk_arena=wide.arena,
+        chunk_scratch=wide.scratch,
+        own_scratch=_beyond(counted.chunks.get(min(rows, OWN_PROMPT_ROWS), _NOTHING), counted.step_scratch),
         chunk_rows=rows,
+        loading=measure.loading if measure else 0,
         thread=_thread_bytes(shape, context),
         vocab=model.config.vocab_size,
         max_context=model.config.rope.max_position,
     )
 
 
+def at_rows(sizes: ModelSizes, model: Model, choice: Choice, measure: Measure) -> ModelSizes:
+    """The sizes with what chunks of the chosen rows really take on a device."""
+    rows = chunk_rows(choice.prefill, choice.context)
+    if not rows or rows == sizes.chunk_rows:
+        return sizes
+    limits = Limits(choice.context, choice.sequences, rows, (MAX_STEP_ROWS,))
+    counted, _ = _count(model, limits, LayerOptions(), measure, ("chunk",))
+    wide = counted.chunks[rows]
+    return replace(sizes, chunk_rows=rows, chunk_arena=wide.arena, chunk_scratch=wide.scratch)
+
+
+def _beyond(needs: Needs, held: Grown) -> int:
+    """Scratch that what is held has no room for."""
+    return needs.scratch if needs.scratch > held.largest else 0
+
+
 def _count(
-    model: Model, context: int, sequences: int, rows: int, layer: LayerOptions
+    model: Model,
+    limits: Limits,
+    layer: LayerOptions,
+    measure: Measure | None,
+    forms: tuple[Form, ...] = ("step", "chunk"),
 ) -> tuple[CountingBackend, StatePool]:
-    backend = CountingBackend()
-    pages = sequences * -(-context // PAGE_CELLS)
-    state = StatePool.create(model.state_shape(), pages, sequences, "f16")
-    limits = Limits(context, sequences, rows, step_buckets=(MAX_STEP_ROWS,))
+    """`forms`: those that are measured."""
+    if measure is not None:
+        of = measure.needs
+        measure = replace(measure, needs=lambda p, a: of(p, a) if a in forms else _NOTHING)
+    backend = CountingBackend(measure=measure)
+    pages = limits.max_num_seqs * -(-limits.max_model_len // PAGE_CELLS)
+    state = StatePool.create(model.state_shape(), pages, limits.max_num_seqs, "f16")
     Runner(model, backend, state, limits, drafts=layer)
     return backend, state
 
@@ -135,6 +214,7 @@ def _cells(shape: StateShape) -> dict[KVType, CellBytes]:
             each * (shape.kv_layers - sparse) // PAGE_CELLS,
             each * sparse // PAGE_CELLS,
             -(-index // PAGE_CELLS),
+            each // PAGE_CELLS if sparse else 0,
         )
     return found
 

@@ -67,7 +67,7 @@ def _shared_note(p: Placement) -> str:
 
 def _resident_bytes(model: ModelSizes, choice: Choice) -> int:
     cell = model.cell(choice.kv)
-    return cell.fixed * choice.cells + cell.spillable * choice.resident
+    return cell.fixed * choice.cells + cell.spillable * choice.resident + model.stage(choice)
 
 
 def _choices(model: ModelSizes, machine: Machine, options: PlanOptions) -> list[Choice]:
@@ -79,8 +79,16 @@ def _choices(model: ModelSizes, machine: Machine, options: PlanOptions) -> list[
     made = []
     for kv in _formats(model, gpu, options, cells):
         for resident in _residents(model, gpu, options, cells, kv):
-            made.append(Choice(context, options.max_num_seqs, kv, resident, prefill))
+            choice = Choice(context, options.max_num_seqs, kv, resident, prefill)
+            made += [replace(choice, staged=staged) for staged in _stages(model, options, choice)]
     return made
+
+
+def _stages(model: ModelSizes, options: PlanOptions, choice: Choice) -> list[bool]:
+    """Whether prompts may have a stage, best first."""
+    if not model.stage(replace(choice, staged=True)):
+        return [False]
+    return {"on": [True], "off": [False]}.get(options.kv_prefetch, [True, False])
 
 
 def _residents(model: ModelSizes, gpu: Gpu | None, options: PlanOptions, cells: int, kv: KVType) -> list[int]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from strata.errors import MemoryLimitError
 from strata.hw.machine import GIB, Machine
-from strata.memory.plan_parts import own_prompt_bytes
+from strata.memory.plan_parts import own_prompt_bytes, staging_bytes
 from strata.memory.plan_place import Placement, place
 from strata.memory.plan_sizes import Choice, ModelSizes, PlanOptions
 from strata.ops import PAGE_CELLS
@@ -79,6 +79,8 @@ def _changes(model: ModelSizes, options: PlanOptions, choice: Choice) -> Iterato
         yield "--expert-cache auto", attempt(choice, replace(options, expert_slots=None))
     if options.ram_budget is not None:
         yield "without --ram-budget-gib it", attempt(choice, replace(options, ram_budget=None))
+    if model.stage(choice):
+        yield "--kv-prefetch off", attempt(replace(choice, staged=False))
     for kv, cell in model.cells.items():
         if cell.nbytes < model.cell(choice.kv).nbytes:
             yield f"--kv {kv}", attempt(replace(choice, kv=kv))
@@ -111,7 +113,7 @@ def _larger_machine(model: ModelSizes, machine: Machine, options: PlanOptions, c
         if (
             found.slots.count == model.num_routed_experts
         ):  # a smaller one has some of them, and streams the rest
-            fixed += own_prompt_bytes(model, choice)
+            fixed += own_prompt_bytes(model, choice) + staging_bytes(model) - model.embedding
         explicit = found.slots.nbytes if options.expert_slots is not None else 0
         needed.append(f"{-(-10 * (fixed + explicit) // GIB) / 10} GiB of free VRAM")
     if _try(model, replace(machine, gpus=gpus), options, choice) is None:

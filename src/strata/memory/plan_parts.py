@@ -43,7 +43,7 @@ class Tier:
         return sum(p.nbytes for p in self.parts if p.name == name)
 
 
-EXPERTS = "experts"
+EXPERTS, STAGING = "experts", "staging"
 GUESSED_PLACES = 16  # kMostAhead of native/include/strata/tiers_gpu.h
 
 
@@ -75,6 +75,11 @@ def staging_places(model: ModelSizes) -> int:
     return min(model.num_experts, MAX_STEP_ROWS * model.experts_per_token) + GUESSED_PLACES
 
 
+def staging_bytes(model: ModelSizes) -> int:
+    """Their bytes."""
+    return staging_places(model) * aligned(max(model.expert_bytes, default=0))
+
+
 def prompt_places(model: ModelSizes, rows: int) -> int:
     """Places of the ring of prompt chunks: all experts of a layer, which it may lack, and of the next one a quarter."""
     return model.num_experts * 5 // 4 if rows else 0
@@ -94,24 +99,25 @@ def own_prompt_bytes(model: ModelSizes, choice: Choice) -> int:
     """What prompts keep where not every expert has a slot: the ring, and buffers of short prompts."""
     if not model.num_routed_experts:
         return 0
-    return prompt_ring(model, choice.prefill) + model.prompt_arena(min(choice.prefill, OWN_PROMPT_ROWS))
+    arena = model.prompt_arena(min(choice.prefill, OWN_PROMPT_ROWS))
+    return prompt_ring(model, choice.prefill) + arena + model.own_scratch
 
 
 def vram_parts(model: ModelSizes, choice: Choice) -> tuple[list[Part], int]:
     """What lies in VRAM besides experts, and the bytes of a prompt's buffers beyond a step's."""
     cell = model.cell(choice.kv)
     resident = min(choice.resident, choice.cells)
-    staging = staging_places(model) * aligned(max(model.expert_bytes, default=0))
     parts = [
         Part("dense weights", model.dense),
         Part("draft layer", model.draft),
         Part("KV", cell.fixed * choice.cells + cell.spillable * resident),
         Part("index keys", cell.index * choice.cells),
         Part("states", model.slot * (choice.sequences + MAX_TAPS)),
-        Part("workspaces", model.workspace + model.step_arena),
-        Part("staging", staging),
+        Part("workspaces", model.workspace + model.step_arena + model.step_scratch + model.loading),
+        Part(STAGING, staging_bytes(model)),
     ]
-    return parts, model.prompt_arena(choice.prefill)
+    scratch = model.chunk_scratch if choice.prefill else 0
+    return parts, model.prompt_arena(choice.prefill) + scratch + model.stage(choice)
 
 
 def ram_parts(

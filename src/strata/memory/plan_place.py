@@ -4,7 +4,16 @@ from dataclasses import dataclass
 
 from strata.errors import MemoryLimitError
 from strata.hw.machine import Gpu, Machine
-from strata.memory.plan_parts import Tier, fill, own_prompt_bytes, ram_parts, vram_parts
+from strata.memory.plan_parts import (
+    STAGING,
+    Part,
+    Tier,
+    fill,
+    own_prompt_bytes,
+    prompt_ring,
+    ram_parts,
+    vram_parts,
+)
 from strata.memory.plan_sizes import GIB, Choice, ModelSizes, PlanOptions
 from strata.memory.slots import ExpertSlots, all_slots, count_slots, fill_slots
 
@@ -47,19 +56,21 @@ def _vram(model: ModelSizes, gpu: Gpu, options: PlanOptions, choice: Choice) -> 
     left = gpu.free - options.vram_reserve - sum(p.nbytes for p in parts)
     classes = model.expert_classes()
     count = options.expert_slots
-    every = (count is None or count >= model.num_routed_experts) and all_slots(
-        classes
-    ).nbytes + prompt <= left
+    whole = all_slots(classes).nbytes + prompt + model.embedding <= left
+    every = (count is None or count >= model.num_routed_experts) and whole
 
     def slots(own: int) -> ExpertSlots:
         return fill_slots(classes, max(left - own, 0)) if count is None else count_slots(classes, count)
 
     if every or not model.num_routed_experts:
+        # Staged are experts in RAM, and the embedding lies there with them.
+        parts = [*(p for p in parts if p.name != STAGING), Part("embedding", model.embedding)]
+        left = gpu.free - options.vram_reserve - sum(p.nbytes for p in parts)
         own, lent = prompt, 0
     else:
         own, lent = own_prompt_bytes(model, choice), prompt
         if slots(own).nbytes < lent:  # more than the cache could lend
-            own, lent = own + prompt, 0
+            own, lent = prompt_ring(model, choice.prefill) + prompt, 0
     found = slots(own)
     return fill("VRAM", gpu.free, options.vram_reserve, parts, own, found.nbytes), found, lent
 

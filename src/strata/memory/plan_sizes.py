@@ -21,11 +21,13 @@ ROW_CACHE = 256 * MIB  # of n-gram rows, where the table is larger
 
 @dataclass(frozen=True)
 class CellBytes:
-    """Bytes of one cell over all layers: keys and values that stay in VRAM, those that may spill, pooled index keys."""
+    """Bytes of one cell over all layers: keys and values that stay in VRAM, those that may spill, pooled index keys;
+    and the keys and values of one layer that may spill."""
 
     fixed: int
     spillable: int = 0
     index: int = 0
+    layer: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -55,6 +57,10 @@ class ModelSizes:
     vocab: int
     layers: int
     max_context: int
+    step_scratch: int = 0  # of a GPU's steps, besides what ops hand each other
+    chunk_scratch: int = 0  # the same of a chunk,
+    own_scratch: int = 0  # and of short prompts, beyond what steps have
+    loading: int = 0  # that weights pass through on their way to a GPU
 
     def cell(self, kv: KVType) -> CellBytes:
         """Bytes of a cell; UsageError where the heads do not allow the format."""
@@ -81,10 +87,14 @@ class ModelSizes:
         return 2 * self.experts_per_token * max(self.expert_bytes, default=0)
 
     def prompt_arena(self, rows: int) -> int:
-        """Scratch of a prompt chunk beyond a step's."""
-        if not rows or not self.chunk_rows:
+        """What ops of a prompt chunk hand each other."""
+        return -(-self.chunk_arena * rows // self.chunk_rows) if self.chunk_rows else 0
+
+    def stage(self, choice: "Choice") -> int:
+        """What chunks read one layer's cells of one sequence from, where all of them lie in RAM."""
+        if not (choice.staged and choice.prefill and choice.resident < choice.cells):
             return 0
-        return max(-(-self.chunk_arena * rows // self.chunk_rows) - self.step_arena, 0)
+        return self.cell(choice.kv).layer * choice.sequence_pages * PAGE_CELLS
 
     @property
     def base(self) -> int:
@@ -102,6 +112,7 @@ class Choice:
     resident: int  # cells of spilling layers that VRAM holds
     prefill: int  # rows of a prompt chunk
     shared_pages: int = 0  # that all sequences share; 0: each can be as long as the context
+    staged: bool = False  # whether prompts have a stage for cells that lie in RAM
 
     @property
     def sequence_pages(self) -> int:
@@ -127,6 +138,7 @@ class PlanOptions:
     max_num_seqs: int = 1
     kv: KVType | Literal["auto"] = "auto"
     kv_resident: int = 0  # cells; 0: chosen
+    kv_prefetch: str = "auto"  # whether prompts have a stage: on, off, auto: where it fits
     prefill: int = 512  # rows of a prompt chunk; with `prefill_auto` the most
     prefill_auto: bool = False
     link_rate: float = 0.0  # bytes a second between RAM and VRAM; 0: not known
@@ -146,6 +158,7 @@ class PlanOptions:
             max_num_seqs=options.max_num_seqs,
             kv=options.kv,  # type: ignore[arg-type]  # config checks it
             kv_resident=options.kv_resident,
+            kv_prefetch=options.kv_prefetch,
             prefill=prompt_rows(options),
             prefill_auto=str(options.prefill).startswith("auto"),
             link_rate=options.link_limit_gbps * 1e9,

@@ -14,7 +14,8 @@ def lines(placement: Placement) -> list[str]:
         f"context   {choice.context:,} tokens, {choice.sequences} at once, cells {choice.kv}"
         + (f", {choice.resident:,} of {choice.cells:,} resident" if choice.resident < choice.cells else ""),
         f"prompts   {choice.prefill:,} tokens at a time"
-        + (f", {_size(placement.lent)} lent by the expert cache" if placement.lent else ""),
+        + (f", {_size(placement.lent)} lent by the expert cache" if placement.lent else "")
+        + (f", {_size(stage)} of it for cells from RAM" if (stage := model.stage(choice)) else ""),
     ]
     for tier in (placement.vram, placement.ram):
         if tier is not None:
@@ -49,13 +50,14 @@ def _size(nbytes: int) -> str:
 
 def to_json(placement: Placement) -> dict[str, Any]:
     """Plain values; bytes."""
-    choice = placement.choice
+    choice, stage = placement.choice, placement.model.stage(placement.choice)
     return {
         "model": placement.model.name,
         "context": choice.context,
         "parallel": choice.sequences,
         "kv": choice.kv,
         "kv_resident": choice.resident,
+        "kv_prefetch": stage > 0,
         "prefill": choice.prefill,
         "tiers": {t.name.lower(): _tier_json(t) for t in (placement.vram, placement.ram) if t is not None},
         "expert_cache": {

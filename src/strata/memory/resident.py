@@ -9,17 +9,25 @@ from numpy.typing import NDArray
 
 from strata.memory.kv import KVPool
 from strata.ops import PAGE_CELLS, Buffer, LayerKV, ResidentKV
-from strata.ops.kv_fetch import FETCH_BYTES, FETCHES, HEAD, HITS, STREAMED
+from strata.ops.kv_fetch import FETCH_BYTES, FETCHES, HEAD, HITS, STAGE_BYTES, STREAMED
 
-COUNTERS = {"kv_hits": HITS, "kv_fetches": FETCHES, "kv_streamed": STREAMED, "kv_fetch_bytes": FETCH_BYTES}
+COUNTERS = {
+    "kv_hits": HITS,
+    "kv_fetches": FETCHES,
+    "kv_streamed": STREAMED,
+    "kv_fetch_bytes": FETCH_BYTES,
+    "kv_stage_bytes": STAGE_BYTES,
+}
 
 
 @dataclass(frozen=True)
 class Residency:
-    """How many cells of each spilling layer VRAM holds, and the pace of a pretended link (0: none)."""
+    """How many cells of each spilling layer VRAM holds, the pace of a pretended link (0: none), and whether prompts
+    have a stage besides."""
 
     cells: int
     link_ns_per_byte: float = 0.0
+    staged: bool = False
 
 
 def with_residents(pool: KVPool, sparse_layers: int, group: int, resident: Residency | None) -> KVPool:
@@ -69,6 +77,7 @@ def _resident(i: int, layer: LayerKV, num_pages: int, group: int, resident: Resi
         Buffer(f"kv_clock.{i}", (HEAD + 3 * slots,), "i32", "state"),
         Buffer(f"kv_counts.{i}", (len(COUNTERS),), "u64", "polled"),
         resident.link_ns_per_byte,
+        resident.staged,
     )
 
 

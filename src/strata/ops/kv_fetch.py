@@ -12,7 +12,7 @@ from strata.ops.op import Arrays, Op
 
 # Of ResidentKV.clock: then owner (group + 1; 0 free), step of the last use and reference bit of each slot, in turn.
 HAND, STEP, HEAD = 0, 1, 4
-HITS, FETCHES, STREAMED, FETCH_BYTES = range(4)  # of ResidentKV.counts
+HITS, FETCHES, STREAMED, FETCH_BYTES, STAGE_BYTES = range(5)  # of ResidentKV.counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +25,9 @@ class ResidentKV:
     v_scales: Buffer | None
     table: Buffer  # i32 [pages * groups of a page]: slot + 1, 0 absent
     clock: Buffer  # i32 [HEAD + 3 * slots]
-    counts: Buffer  # u64 [4]
+    counts: Buffer  # u64 [5]
     link_ns_per_byte: float = 0.0  # a pretended link's pace
+    staged: bool = False  # whether chunks have one sequence's cells copied to where they read them
 
     @property
     def slots(self) -> int:
@@ -64,6 +65,7 @@ class KvFetch(Op):
     counts: Buffer
     ratio: int
     link_ns_per_byte: float
+    staged: bool = False  # ResidentKV's; a device may do without
 
     def run_float(self, at: Arrays) -> None:
         """Nothing: the reference reads the whole pool."""

@@ -97,6 +97,6 @@ def _fetch(b: Builder, selected: Buffer, kv: LayerKV, resident: ResidentKV, rati
     b.emit(
         KvFetch(
             s.positions, s.sequences, s.page_table, selected, *pools, r.k, r.v, r.k_scales, r.v_scales, r.table,
-            r.clock, r.counts, ratio, r.link_ns_per_byte,
+            r.clock, r.counts, ratio, r.link_ns_per_byte, r.staged,
         )
     )  # fmt: skip

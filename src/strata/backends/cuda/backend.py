@@ -32,14 +32,16 @@ from strata.backends.cuda.clock import Clock, EventStamp
 from strata.backends.cuda.driver import Driver, HostMemory, Launch
 from strata.backends.cuda.fuse import Group, Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
+from strata.backends.cuda.kv_stage import KvStage, StagedChunk, staged_fetch
 from strata.backends.cuda.lower import Context, TableBox, lower
+from strata.backends.cuda.measure import measure
 from strata.backends.cuda.memory import ALIGNMENT, DeviceArray, HostArray, Slabs
 from strata.backends.cuda.prompt_experts import NARROW_ROWS
 from strata.backends.cuda.replay import CudaReplay, Part
 from strata.backends.cuda.tables import Asked, Tables
 from strata.backends.cuda.tier import ExpertTier, TierOptions
 from strata.backends.cuda.weights import WeightStore
-from strata.backends.cuda.workspace import Scratch, Workspace
+from strata.backends.cuda.workspace import Meter, Scratch, Workspace
 from strata.hw import Gpu
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
 from strata.ops.experts import ExpertGateUp
@@ -79,6 +81,7 @@ class CudaBackend:
         self._other_faults = driver.allocate_host(128)  # of programs whose faults are nobody else's
         self._told = False  # whether the log has the kernels
         self.tier: ExpertTier | None = None  # None: all experts lie in the GPU's memory
+        self._stage: KvStage | None = None  # of chunks whose cells spill
 
     @property
     def gpu(self) -> Gpu:
@@ -97,8 +100,11 @@ class CudaBackend:
 
     def end_prompts(self) -> None:
         """Experts may move again, and come back where chunks had their scratch."""
-        if self.tier is not None:
-            self.tier.end_prompts()
+        if self.tier is None:
+            return
+        if self._stage is not None and self.tier.lending.lent:
+            self._stage.settle()  # before experts come to where it lies
+        self.tier.end_prompts()
 
     def close(self) -> None:
         """Gives the device back; workers, which poll memory that goes with it, end first."""
@@ -125,10 +131,8 @@ class CudaBackend:
         self._inputs[0].feed(self._address(ids), tokens)
 
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
-        """Makes an arena large enough for every program that will be lowered into it; its addresses are fixed then.
-        Chunks tell when they are lowered: expert slots may lend them theirs."""
-        if arena == "step":
-            self._allocate(arena_bytes, arena)
+        """Nothing: programs tell when they are lowered, the largest first. Groups may hold buffers longer than ops do,
+        and expert slots may lend chunks theirs."""
 
     def _allocate(self, arena_bytes: int, arena: Arena) -> None:
         if self._arenas.get(arena, (0, 0))[1] < arena_bytes:
@@ -171,9 +175,10 @@ class CudaBackend:
         found = groups(program, self._fused, self._borders(program, arena))
         offsets, arena_bytes = plan(program, found)
         asked = self._tables.boxes(program, lambda: self._workspace.counters(1))
-        scratch = self._scratch(program, arena, found, offsets, arena_bytes, asked)
+        staged = self._staged(program, arena)
+        scratch = self._scratch(program, arena, found, offsets, arena_bytes, asked, staged)
         faults = self._other_faults if own_faults else self._faults[arena]
-        context = self._context(program, arena, offsets, scratch, asked, faults)
+        context = self._context(program, arena, offsets, scratch, asked, faults, staged)
 
         def launches(lowering: Lowering) -> list[Launch]:
             scratch.workspace.reset()
@@ -199,7 +204,7 @@ class CudaBackend:
             self._tables.failure,
         )  # fmt: skip
         replay.scratch = context.buffer
-        replay.lent = scratch.lent
+        replay.lent, replay.staged = scratch.lent, staged
         if experts and program.bucket > NARROW_ROWS:
             replay.stream(self._expert_ops(program))
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
@@ -215,26 +220,44 @@ class CudaBackend:
         offsets: dict[Buffer, int],
         arena_bytes: int,
         asked: Asked,
+        staged: StagedChunk | None,
     ) -> Scratch:
-        """Places a program's scratch; a wide chunk's at the end of the expert slots, where there are any."""
-        if arena == "step":
-            self._allocate(arena_bytes, arena)  # more than reserved where groups hold their buffers longer
-            return Scratch(self._arenas.get(arena, (0, 0))[0], self._workspace)
-        workspace = self._workspace.beside()
-        context = self._context(program, arena, offsets, Scratch(0, workspace), asked, self._faults[arena])
-        with workspace.measured():
-            for group in found:
-                workspace.reset()
-                group.launches(context)
-        buffers = -(-arena_bytes // ALIGNMENT) * ALIGNMENT
+        """Places a program's scratch; a wide chunk's at the end of the expert slots, where there are any, and the stage
+        behind it."""
+        meter, faults = Meter(), self._faults[arena]
+        context = self._context(program, arena, offsets, Scratch(0, meter), asked, faults, staged)
+        measure(found, context, meter)
+        buffers, most = -(-arena_bytes // ALIGNMENT) * ALIGNMENT, meter.most
         lending = None if self.tier is None or self.tier.prompts is None else self.tier.lending
-        if lending is None or program.bucket <= OWN_ROWS or buffers + workspace.most > lending.nbytes:
+        room = 0 if lending is None else lending.nbytes
+        if staged is not None and not staged.stage.address:
+            self._place_stage(staged.stage, buffers + most + staged.stage.nbytes <= room)
+        behind = 0 if staged is None else staged.stage.lent
+        own = arena == "step" or program.bucket <= OWN_ROWS or buffers + most + behind > room
+        if lending is None or own:
             self._allocate(arena_bytes, arena)
-            self._workspace.grow(workspace.most)
-            return Scratch(self._arenas.get(arena, (0, 0))[0], self._workspace)
-        base = (lending.end - buffers - workspace.most) // ALIGNMENT * ALIGNMENT
-        workspace.put(base + buffers, workspace.most)
+            self._workspace.grow(most)
+            return Scratch(self._arenas.get(arena, (0, 0))[0], self._workspace, behind)
+        base, workspace = lending.end - behind - buffers - most, self._workspace.beside()
+        base = base // ALIGNMENT * ALIGNMENT
+        workspace.put(base + buffers, most)
         return Scratch(base, workspace, lending.end - base)
+
+    def _staged(self, program: Program, arena: Arena) -> StagedChunk | None:
+        """The program's use of the stage; None where its cells do not spill, or it reads them where they lie."""
+        fetch = staged_fetch(program) if arena == "chunk" else None
+        if fetch is None:
+            return None
+        self._stage = self._stage or KvStage(self.driver, fetch)
+        return StagedChunk(self.driver, self._stage, program, program.bucket > NARROW_ROWS)
+
+    def _place_stage(self, stage: KvStage, lent: bool) -> None:
+        """At the end of the expert slots where these have room for it, else in memory of its own."""
+        if not lent or self.tier is None:
+            return stage.place(self.driver.allocate(stage.nbytes))
+        end = self.tier.lending.end
+        address = (end - stage.nbytes) // ALIGNMENT * ALIGNMENT
+        return stage.place(address, end - address)
 
     def _borders(self, program: Program, arena: Arena) -> list[int]:
         """Ops before which a chunk may stand still, so that no group may reach across: its parts end after layers, and
@@ -288,6 +311,7 @@ class CudaBackend:
         scratch: Scratch,
         asked: Asked,
         faults: HostMemory,
+        staged: StagedChunk | None,
     ) -> Context:
         def buffer_address(buffer: Buffer) -> int:
             if buffer.role == "scratch":
@@ -311,6 +335,7 @@ class CudaBackend:
             lambda ids: asked.boxes.get(ids, TableBox()),
             faults.address,
             self.tier if arena == "step" else None,
+            staged,
         )
 
     def _expert_table(self, weight: Weight, arena: Arena = "step") -> int:

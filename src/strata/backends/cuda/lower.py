@@ -13,6 +13,7 @@ from strata.ops.op import Op
 from strata.quants import Format
 
 if TYPE_CHECKING:
+    from strata.backends.cuda.kv_stage import StagedChunk
     from strata.backends.cuda.tier import ExpertTier
 
 FILE = "file"  # layouts of weights on the device: the file's bytes, or the planes of native/include/strata/pack.h
@@ -48,6 +49,7 @@ class Context:
     box: Callable[[Buffer], TableBox]  # where the table rows of these ids are asked for
     faults: int  # u32 [32], mapped: fault bit i is reported by storing 1 at [i]
     tier: "ExpertTier | None" = None  # of experts that do not all lie in the GPU's memory
+    staged: "StagedChunk | None" = None  # of a chunk that reads spilled cells from a stage
 
     def live(self, buffer: Buffer) -> np.uint64:
         """Address of the buffer's live-row count, i32 [1]."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from strata.backends.cuda.cells import Cells, pool_cells, stage_cells
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer, tensor_cores
 from strata.backends.cuda.lower_dense import THREADS, rows_of, warps
@@ -46,15 +47,19 @@ def slot_ratio(r: ResidentKV | None) -> int:
 
 @lower.register
 def _(op: KvStore, at: Context) -> list[Launch]:
-    num_pages, kv_heads, head_dim = pool_sizes(op.k_pool)
-    step = at.at(op.positions, op.sequences, op.page_table, op.k, op.v)
-    pools = [*at.at(op.k_pool, op.v_pool, op.k_scales, op.v_scales), *slot_args(op.resident, at)]
+    places = (pool_cells(op, at), stage_cells(op, at))
+    return [_store(op, at, cells) for cells in places if cells is not None]
+
+
+def _store(op: KvStore, at: Context, to: Cells) -> Launch:
+    _, kv_heads, head_dim = pool_sizes(op.k_pool)
+    args = [at.live(op.k), *at.at(op.positions), to.sequences, to.page_table, *at.at(op.k, op.v), *to.pools]
+    args += [*slot_args(to.resident, at), pointer(at.faults)]
     types = KV_TYPES[op.k_pool.dtype], KV_TYPES[op.v_pool.dtype]
-    sizes = (kv_heads, head_dim, op.page_table.shape[1], *types, num_pages, max(slot_ratio(op.resident), 1))
+    sizes = kv_heads, head_dim, op.page_table.shape[1], *types, to.num_pages, max(slot_ratio(to.resident), 1)
     groups = -(-head_dim // min(KV_GROUP, head_dim))
     grid = warps(rows_of(op.k, at) * kv_heads * groups * 2)
-    args = [at.live(op.k), *step, *pools, pointer(at.faults), *ints(*sizes)]
-    return [launch("kv_store.cu", "kv_store", grid, 128, args)]
+    return launch("kv_store.cu", "kv_store", grid, 128, [*args, *ints(*sizes)])
 
 
 @lower.register

@@ -14,11 +14,13 @@ _BUSY = 2  # thread blocks a multiprocessor that copy at most
 
 @lower.register
 def _(op: KvFetch, at: Context) -> list[Launch]:
+    if at.staged is not None:
+        return at.staged.fetch(op, at)
     num_pages, kv_heads = op.k_pool.shape[:2]
     rows, budget, slots = rows_of(op.selected, at), op.selected.shape[-1], op.k_slots.shape[0]
     most = min(rows * (budget + 1), num_pages * PAGE_CELLS // op.ratio)
     missing, found = pointer(at.scratch(8 * most)), pointer(at.scratch(8))
-    sizes = [_cell_bytes(b) for b in (op.k_pool, op.v_pool, op.k_scales, op.v_scales)]
+    sizes = [cell_bytes(b) for b in (op.k_pool, op.v_pool, op.k_scales, op.v_scales)]
     head = [at.live(op.selected), *at.at(op.positions, op.sequences, op.page_table, op.selected, op.table)]
     places = ints(op.page_table.shape[1], num_pages, op.ratio, budget)
     resolve = [*head, *at.at(op.clock, op.counts), pointer(at.counters(3)), missing, found, *places]
@@ -35,6 +37,6 @@ def _(op: KvFetch, at: Context) -> list[Launch]:
     ]
 
 
-def _cell_bytes(pool: Buffer | None) -> int:
+def cell_bytes(pool: Buffer | None) -> int:
     """Bytes of a head's cell in a plane."""
     return 0 if pool is None else pool.shape[-1] * NUMPY_DTYPES[pool.dtype]().itemsize

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from strata.backends.cuda.cells import pool_cells, stage_cells
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, floats, ints, launch, lower, pointer, tensor_cores
 from strata.backends.cuda.lower_attention import (
@@ -130,10 +131,11 @@ def _prompt_room(op: SparseAttention, rows: int) -> int:
 
 def _attend_chunk(op: SparseAttention, at: Context, together: int) -> Launch:
     """All rows in one launch, a thread block some neighbouring rows and a KV head."""
-    num_pages, kv_heads, _, dim = op.k_pool.shape
-    buffers = (op.positions, op.sequences, op.page_table, op.q, op.selected, op.k_pool, op.v_pool)
-    args = [at.live(op.q), *at.at(*buffers, op.k_scales, op.v_scales, op.out)]
-    args += ints(kv_heads, op.page_table.shape[1], num_pages, op.selected.shape[-1])
+    _, kv_heads, _, dim = op.k_pool.shape
+    cells = stage_cells(op, at) or pool_cells(op, at)
+    args = [at.live(op.q), *at.at(op.positions), cells.sequences, cells.page_table]
+    args += [*at.at(op.q, op.selected), *cells.pools, *at.at(op.out)]
+    args += ints(kv_heads, op.page_table.shape[1], cells.num_pages, op.selected.shape[-1])
     args += [*floats(op.scale), pointer(at.faults)]
     macros = [
         ("STRATA_KV", KV_TYPES[op.k_pool.dtype]), ("STRATA_DIM", dim), ("STRATA_QUERIES", together),
@@ -154,7 +156,7 @@ def attend(op: SparseAttention, at: Context, gated: Sequence[Arg] = (), turn: bo
 def _attend(
     op: SparseAttention, at: Context, row: int, rows: int, gated: Sequence[Arg], turn: bool
 ) -> Launch:
-    num_pages, kv_heads, head_dim = pool_sizes(op.k_pool)
+    _, kv_heads, head_dim = pool_sizes(op.k_pool)
     budget, group = op.selected.shape[-1], op.heads // kv_heads
     splits = -(-(budget * op.ratio + op.ratio - 1) // ATTENTION_SPLIT)
     most = min(most_heads(head_dim), group)
@@ -162,15 +164,16 @@ def _attend(
     heads = next((h for h in (4, 2) if h <= most and -(-group // h) >= busy), 1 if busy > group / 2 else most)
     parts = kv_heads * -(-group // heads)
     results = at.scratch(4 * rows * op.heads * splits * (head_dim + 2))
-    buffers = (op.positions, op.sequences, op.page_table, op.q, op.selected, op.k_pool, op.v_pool)
-    args = [at.live(op.q), *at.at(*buffers, op.k_scales, op.v_scales), *slot_args(op.resident, at)]
+    cells = stage_cells(op, at) or pool_cells(op, at)
+    args = [at.live(op.q), *at.at(op.positions), cells.sequences, cells.page_table]
+    args += [*at.at(op.q, op.selected), *cells.pools, *slot_args(cells.resident, at)]
     args += [*at.at(op.out), *(gated or [pointer(0)] * 4)]
     args += [pointer(results), pointer(at.counters(rows * parts))]
-    args += ints(op.heads, kv_heads, op.page_table.shape[1], num_pages, op.ratio, budget, row, splits)
+    args += ints(op.heads, kv_heads, op.page_table.shape[1], cells.num_pages, op.ratio, budget, row, splits)
     args += [*floats(op.scale), pointer(at.faults)]
     macros: list[tuple[str, str | int]] = [
         *kv_macros(op.k_pool, op.v_pool), ("STRATA_HEADS", heads), ("STRATA_DIM", head_dim),
-        ("STRATA_GATED", int(bool(gated))), *turned(turn), *([] if op.resident is None else [("STRATA_SLOTS", 1)]),
+        ("STRATA_GATED", int(bool(gated))), *turned(turn), *([] if cells.resident is None else [("STRATA_SLOTS", 1)]),
     ]  # fmt: skip
     shared = room(head_dim, heads)
     return launch(

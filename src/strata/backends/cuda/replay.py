@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from strata.backends.base import raise_fault
 from strata.backends.cuda.driver import Driver, HostMemory, Launch
 from strata.backends.cuda.inputs import StepInputs
+from strata.backends.cuda.kv_stage import StagedChunk
 from strata.backends.cuda.prompt_experts import PromptExperts
 from strata.backends.cuda.tier import ExpertTier
 from strata.ops.buffers import NUMPY_DTYPES, Buffer
@@ -52,6 +53,7 @@ class CudaReplay:
         self._number = 0  # of the last replay, as the tier counts them
         self._graphs: dict[tuple[int, int], Any] = {}
         self._streamed: dict[int, int] = {}
+        self.staged: StagedChunk | None = None  # of a chunk that reads spilled cells from a stage
         self.lent = 0  # bytes of expert slots that the program takes while a chunk is read
         self._done = driver.event()
         self.scratch: Callable[[Buffer], int] | None = None  # addresses, once it is lowered
@@ -81,13 +83,15 @@ class CudaReplay:
             if after in self._streamed:
                 self._submit_streamed(first, after)
             else:
+                self._cells_ahead(first)
                 self._start(first, after)
         self._driver.signal(self._done)
 
     def _cuts(self, begin: int, end: int | None) -> list[int]:
         """Where ops [begin, end) are started piece by piece: before experts that arrive, and after their layer."""
         last = len(self._program) if end is None else end
-        places = {*self._streamed, *self._program.marks.values()} if self._streamed else ()
+        ahead = () if self.staged is None else self.staged.borders
+        places = {*self._streamed, *self._program.marks.values()} if self._streamed or ahead else ()
         return [begin, *sorted(i for i in places if begin < i < last), last]
 
     def _submit_streamed(self, begin: int, op: int) -> None:
@@ -99,10 +103,16 @@ class CudaReplay:
             prompts.begin(layer)
         else:
             prompts.rest(layer, self._streamed[order[at - 1]])
+        self._cells_ahead(begin)
         self._start(begin, op)
         if at + 1 < len(order):
             prompts.ahead(self._streamed[order[at + 1]], layer)
         prompts.arrived()
+
+    def _cells_ahead(self, begin: int) -> None:
+        """At a layer's begin: copies of cells that a layer to come attends to."""
+        if self.staged is not None:
+            self.staged.start(begin)
 
     @property
     def _prompts(self) -> PromptExperts:
@@ -111,6 +121,8 @@ class CudaReplay:
 
     def _start(self, begin: int, end: int) -> None:
         graph = self._graph(begin, end)
+        if self.staged is not None:
+            self.staged.meet(begin, end)
         for block in self._blocks(begin):
             block.snapshot()
         if self._tier is not None:
@@ -124,6 +136,8 @@ class CudaReplay:
             self._graph(first, after)
         if begin == 0 and self._streamed:
             self._prompts.prepare(list(self._streamed.values()))
+        if self.staged is not None:
+            self.staged.prepare(begin, len(self._program) if end is None else end)
 
     def _graph(self, begin: int, end: int) -> Any:
         part = (begin, end)

@@ -13,7 +13,7 @@ from strata.quants import Format
 
 # Formats whose products read the file's blocks; the others' read planes (kernels/packed*.cuh).
 UNPACKED_TYPES = frozenset(("IQ1_S", "IQ1_M", "TQ1_0"))
-_STAGE_BYTES = 32 << 20
+STAGE_BYTES = 32 << 20  # of the file, on their way to planes
 _THREADS = 128
 
 
@@ -87,10 +87,10 @@ class WeightStore:
             self._driver.upload(address, np.ascontiguousarray(data))
             return address
         if not self._stage:
-            self._stage = self._driver.allocate(_STAGE_BYTES)
+            self._stage = self._driver.allocate(STAGE_BYTES)
         flat = data.reshape(-1)
         blocks = n * k // fmt.block_values
-        at_once = _STAGE_BYTES // fmt.block_bytes
+        at_once = STAGE_BYTES // fmt.block_bytes
         for first in range(0, matrices * blocks, at_once):
             count = min(at_once, matrices * blocks - first)
             part = flat[first * fmt.block_bytes : (first + count) * fmt.block_bytes]

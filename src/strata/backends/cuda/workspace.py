@@ -1,11 +1,9 @@
 """Scratch of single ops of a program, besides the buffers that ops hand each other."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from strata.backends.cuda.driver import Driver
-from strata.backends.cuda.memory import Slabs
+from strata.backends.cuda.memory import ALIGNMENT, Slabs
 
 
 @dataclass(frozen=True)
@@ -14,8 +12,29 @@ class Scratch:
     expert slots that it takes."""
 
     base: int
-    workspace: "Workspace"
+    workspace: "Workspace | Meter"
     lent: int = 0
+
+
+class Meter:
+    """In a workspace's place: counts what ops take. `most`: bytes of the op that took most."""
+
+    def __init__(self) -> None:
+        self._used = self.most = 0
+
+    def reset(self) -> None:
+        """The next op begins."""
+        self._used = 0
+
+    def take(self, nbytes: int) -> int:
+        """No address, for nothing is launched."""
+        self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        self.most = max(self.most, self._used)
+        return 0
+
+    def counters(self, count: int) -> int:
+        """The same."""
+        return 0
 
 
 class Workspace:
@@ -26,14 +45,6 @@ class Workspace:
         self._counters = counters or Slabs(driver, 1 << 16)
         self._base = self._size = self._used = 0
         self._least = slab_bytes // 4
-        self._measuring, self.most = False, 0  # most bytes that an op took while they were counted
-
-    @contextmanager
-    def measured(self) -> Iterator[None]:
-        """What is taken meanwhile is only counted, as `most`."""
-        self._measuring, self.most = True, 0
-        yield
-        self._measuring = False
 
     def beside(self) -> "Workspace":
         """Another place, for ops of the same device."""
@@ -44,7 +55,7 @@ class Workspace:
         self._base, self._size, self._used = address, nbytes, 0
 
     def grow(self, nbytes: int) -> None:
-        """Makes room for an op that takes so much."""
+        """Makes room for an op that takes so much; places that were handed out before stay."""
         if nbytes > self._size:
             self.put(self._driver.allocate(nbytes), nbytes)
 
@@ -59,11 +70,7 @@ class Workspace:
 
     def take(self, nbytes: int) -> int:
         """So many bytes until the next reset."""
-        wanted = -(-nbytes // 256) * 256
-        if self._measuring:
-            self._used += wanted
-            self.most = max(self.most, self._used)
-            return self._base
+        wanted = -(-nbytes // ALIGNMENT) * ALIGNMENT
         if self._used + wanted > self._size:  # what was handed out before stays: it is recorded
             self._size = max(2 * self._size, wanted, self._least)
             self._base, self._used = self._driver.allocate(self._size), 0

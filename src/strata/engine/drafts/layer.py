@@ -145,7 +145,9 @@ class DraftLayer:
 
     def bind(self, backend: Backend, programs: Sequence[Program]) -> None:
         """Lowers the programs; comes after the backend has its arena."""
-        lowered = [backend.lower(p, own_faults=True) for p in programs]
+        widest_first = sorted(programs, key=lambda p: -p.bucket)
+        made = {p: backend.lower(p, own_faults=True) for p in widest_first}
+        lowered = [made[p] for p in programs]
         self._backend, self._filling = backend, lowered[0]
         count = len(self._buckets)
         self._first_of = _by_size(self._buckets, lowered[1 : 1 + count], MAX_STEP_ROWS)

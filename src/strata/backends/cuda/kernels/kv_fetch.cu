@@ -6,6 +6,7 @@
 // asked for since it came by, and clears the others' marks. kv_copy then brings the groups.
 // clock: hand, step, -, -, then owner (group + 1; 0: free), step of the last use and mark of each slot.
 #include "kv.cuh"
+#include "kv_copy.cuh"
 
 using namespace strata;
 
@@ -135,29 +136,6 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_resolve(
   atomicAdd(counts + kFetchBytes, static_cast<Counter>(placed) * group_bytes);
   counters[0] = counters[1] = counters[2] = 0;
 }
-
-namespace {
-
-template <class T> __device__ __forceinline__ void copy_units(uint8_t* to, const uint8_t* from, int count) {
-  constexpr int held = 4;
-  for (int i = lane_id(); i < count; i += 32 * held) {
-    T value[held];
-#pragma unroll
-    for (int e = 0; e < held; ++e)
-      if (i + 32 * e < count) value[e] = reinterpret_cast<const T*>(from)[i + 32 * e];
-#pragma unroll
-    for (int e = 0; e < held; ++e)
-      if (i + 32 * e < count) reinterpret_cast<T*>(to)[i + 32 * e] = value[e];
-  }
-}
-
-// By one warp; places are multiples of `bytes` from aligned ones.
-__device__ __forceinline__ void copy_bytes(void* to, const void* from, int bytes) {
-  if (bytes % 16 == 0) return copy_units<uint4>(static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from), bytes / 16);
-  copy_units<unsigned short>(static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from), bytes / 2);
-}
-
-}  // namespace
 
 // A warp a key head's part of a group, of keys or of values; the bytes are of a head's cell in each plane. A link taken as slower than
 // it is (ns_per_byte > 0) keeps the launch waiting.
