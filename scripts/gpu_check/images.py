@@ -1,0 +1,3 @@
+"""x"""
+def make() -> int:
+    return 0
