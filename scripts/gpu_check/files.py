@@ -1,4 +1,4 @@
-"""Made-up model files that stages share, each made once a machine: by the first who asks, or ahead in the background."""
+"""Made-up model files that stages share, each made once a machine: by whoever asks first, or in the background."""
 
 import fcntl
 import os
@@ -46,11 +46,11 @@ FILES: dict[str, Callable[[], Options]] = {
     "planted-8-few.gguf": lambda: planted(None, num_layers=8, num_experts=64),
     "planted-few.gguf": lambda: planted(num_layers=8, num_experts=64),
     "planted-few-table.gguf": _with_table,
-    # One layer with the delta rule and n-grams, one with attention.
+    # One layer with the delta rule and n-grams, one with attention; no model is without attention.
     "planted-2.gguf": lambda: planted(
         None, num_layers=2, interval=2, ngram_layer=0, num_experts=32, vocab_size=8192
     ),
-    "delta-1.gguf": lambda: planted(8.0, num_layers=1, ngram_layer=0, vocab_size=8192),
+    "delta-2.gguf": lambda: planted(8.0, num_layers=2, interval=2, ngram_layer=0, vocab_size=8192),
     "attention-1.gguf": lambda: planted(8.0, num_layers=1, interval=1, ngram_layer=None, vocab_size=8192),
     "dense-1.gguf": lambda: dense("Q4_K", 1),
     "dense-4.gguf": lambda: dense("Q4_K", 4),
@@ -66,7 +66,7 @@ def model_file(name: str, work: Path = WORK) -> Path:
     work.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.with_suffix(".whole").exists():
+        if not (path.exists() and path.with_suffix(".whole").exists()):
             _make(path, sized(FILES[name](), small(FILES[name]())))
             path.with_suffix(".whole").touch()
     return path

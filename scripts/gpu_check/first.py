@@ -66,7 +66,9 @@ def _failed(report: Report, name: str, why: str) -> int:
 
 def _tell(report: Report, name: str, found: Report) -> None:
     report[name] = found
-    say(f"{'good ' if found['good'] else 'WRONG'} {name}: { ({k: v for k, v in found.items() if k != 'good'}) }")
+    say(
+        f"{'good ' if found['good'] else 'WRONG'} {name}: { ({k: v for k, v in found.items() if k != 'good'}) }"
+    )
 
 
 def work(names: list[str]) -> None:

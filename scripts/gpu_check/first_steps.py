@@ -12,22 +12,25 @@ from gpu_check.common import Report, backend_of, digest, fill, gpu_state, load_c
 from gpu_check.drafts import Fixed, dial
 from gpu_check.files import model_file
 from gpu_check.rehearsal import open_gpu, sized
+from gpu_check.settings import setting
 from gpu_check.tiers import EXPERTS, moving, rig
 from gpu_check.wanted import Compute, Wanted
 from strata.backends.cuda import compile as compiler
 from strata.bench.probe import Probe
-from strata.engine import Engine, SamplingParams
+from strata.engine import Engine, SamplingParams, gpu_experts
 from strata.engine.drafts.speculation import Speculation
 from strata.engine.load import LoadedModel
 
-KINDS = {"dense": "dense-1.gguf", "delta rule": "delta-1.gguf", "attention": "attention-1.gguf"}
+KINDS = {"dense": "dense-1.gguf", "delta rule": "delta-2.gguf", "attention": "attention-1.gguf"}
 CELLS = sized(("f32", "f16", "k8v4", "q4"), ("f16", "q4"))
 SHORT, ROWS = sized((1, 1, 3, 13), (1, 3)), sized((1, 1, 1, 1, 2, 3, 7, 13, 30), (1, 2, 13))
 FAR, FAR_CONTEXT, BUDGETS = sized((40000, 65536, (0, 32768, 20480)), (600, 2048, (0, 1024)))
 RESIDENCIES, SHARES = sized((0.05, 0.5), (0.25,)), sized(("0", "1", "auto"), ("0", "1"))
 PROMPT = sized(2048 + 64 + 9, 128 + 9)
 CHUNKS = sized({1.0: (64, 512, 2048), 0.05: (512, 2048)}, {1.0: (128,), 0.05: (64,)})
-ALMOST = 2e-3  # NRMSE of the chunk form to the CPU's (docs/contract.md)
+ALMOST = (
+    5e-3  # NRMSE of the chunk form to the CPU's: 2e-3 (docs/contract.md), and what a gain of 8 makes of it
+)
 _COLUMNS = 64  # of logits: every so many are kept
 PLANTED = "planted-4.gguf"
 
@@ -50,7 +53,11 @@ def _answers(loaded: LoadedModel, count: int = 5, tokens: int = sized(12, 4)) ->
         engine.add(
             [5 + i, 9, 11 + 3 * i],
             SamplingParams(
-                max_tokens=tokens, temperature=0.4 * i, seed=i, ignore_eos=True, repetition_penalty=1.0 + i % 2 / 10
+                max_tokens=tokens,
+                temperature=0.4 * i,
+                seed=i,
+                ignore_eos=True,
+                repetition_penalty=1.0 + i % 2 / 10,
             ),
         )
         for i in range(count)
@@ -87,9 +94,15 @@ def _cpu_prompt(path: Path) -> list[list[float]]:
 
 
 WANTED: dict[str, tuple[str, Compute]] = {
-    **{kind: (file, lambda path: _steps(load_cpu(path, kv="int8", max_model_len=192), path, SHORT)) for kind, file in KINDS.items()},
     **{
-        kv: (KINDS["attention"], lambda path, kv=kv: logits_digest(load_cpu(path, kv=kv, max_model_len=192), _tokens(path, 6)))
+        kind: (file, lambda path: _steps(load_cpu(path, kv="int8", max_model_len=192), path, SHORT))
+        for kind, file in KINDS.items()
+    },
+    **{
+        kv: (
+            KINDS["attention"],
+            lambda path, kv=kv: logits_digest(load_cpu(path, kv=kv, max_model_len=192), _tokens(path, 6)),
+        )
         for kv in CELLS
     },
     "steps": (PLANTED, lambda path: _steps(load_cpu(path, max_model_len=192), path, ROWS)),
@@ -193,6 +206,13 @@ def _chunks(wanted: Wanted) -> Report:
     return found | {"one hash": len(set(hashes.values())) == 1, "hashes": hashes}
 
 
+def _guesses(wanted: Wanted) -> Report:
+    """Experts fetched for the next layer by a branch of the graph, which no GPU has run yet."""
+    with setting(gpu_experts, "AHEAD", 4), rig(model_file(PLANTED), RESIDENCIES[0], "auto") as r:
+        found = moving(r, wanted["steps"], ROWS)
+        return found | {"guesses": r.counts()["prefetches"]}
+
+
 STEPS: dict[str, Callable[[Wanted], Report]] = {
     "machine": _machine,
     **{f"{kind} layer": _kind(kind) for kind in KINDS},
@@ -202,6 +222,7 @@ STEPS: dict[str, Callable[[Wanted], Report]] = {
     **{f"tiers at {residency:.0%}": _tiers(residency) for residency in RESIDENCIES},
     "budgets of cells": _budgets,
     "drafts": _drafts,
+    "guesses ahead": _guesses,
 }
 
 

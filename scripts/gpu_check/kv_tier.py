@@ -49,9 +49,7 @@ def _filled(path: Path, resident: int) -> dict[str, Any]:
         fill(loaded, FILLED)
         for i in range(STEPS):
             decoder.step(FILLED + i)
-            found.update(
-                np.asarray(loaded.runner.backend.array(loaded.runner.programs.logits)[:4]).tobytes()
-            )
+            found.update(np.asarray(loaded.runner.backend.array(loaded.runner.programs.logits)[:4]).tobytes())
         return {"hash": found.hexdigest()[:16], **_counts(loaded)}
 
 

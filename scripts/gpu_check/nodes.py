@@ -22,7 +22,7 @@ from gpu_check.common import (
 )
 from gpu_check.files import model_file
 from gpu_check.rehearsal import sized
-from gpu_check.tune import setting
+from gpu_check.settings import setting
 from strata.backends.cuda import ahead, lower_products
 from strata.backends.cuda.driver import Launch
 

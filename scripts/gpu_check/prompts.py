@@ -15,7 +15,7 @@ from harness import Case, output, same_bits, weight
 
 from gpu_check.common import Report, say
 from gpu_check.rehearsal import EMULATED, open_gpu, sized
-from gpu_check.tune import setting
+from gpu_check.settings import setting
 from strata.backends.cuda import CudaBackend, lower_wide, lower_wide_experts, lower_wide_float
 from strata.backends.cuda.driver import Driver, Kernel, Source
 from strata.backends.cuda.lower import type_macro
@@ -155,7 +155,11 @@ def run(report: Report, only: Sequence[str] = ("dense", "float", "experts")) -> 
 def dense(driver: Driver, types: Sequence[str] = TYPES) -> Iterator[tuple[str, Any]]:
     shapes = [sized((8192, 10240, 2560), (256, 128, 256))]
     for name in types:
-        more = [(512, 10240, 2560), (8192, 2560, 6144), (8192, 2560, 640)] if name == "Q6_K" and not EMULATED else []
+        more = (
+            [(512, 10240, 2560), (8192, 2560, 6144), (8192, 2560, 640)]
+            if name == "Q6_K" and not EMULATED
+            else []
+        )
         for rows, n, k in (*shapes, *more):
             make = dense_case(name, rows, n, k)
             want, by = baseline(driver, make)

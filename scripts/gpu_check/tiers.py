@@ -33,6 +33,9 @@ if EMULATED:
 
 
 def run(report: Report) -> None:
+    full = model_file("planted.gguf")
+    for cap, link in CAPS:
+        report[f"{cap} GiB, link {link or 'full'}"] = _windows(full, cap, link)
     path = model_file("planted-4.gguf")
     cycle = np.load(f"{path}.cycle.npy").tolist()
     wanted = digest(Engine(load_cpu(path, max_model_len=192)), cycle, ROWS)
@@ -44,9 +47,6 @@ def run(report: Report) -> None:
             say(f"residency {residency}, CPU share {share}: {report['equal'][f'{residency} {share}']}")
     report["faults"] = {name: _fault(path, wanted, number) for name, number in FAULTS.items()}
     say(f"faults: {report['faults']}")
-    full = model_file("planted.gguf")
-    for cap, link in CAPS:
-        report[f"{cap} GiB, link {link or 'full'}"] = _windows(full, cap, link)
 
 
 @contextmanager
@@ -97,9 +97,13 @@ def _windows(path: Path, cap: int, link: int) -> list[str]:
     with on_gpu(path, kv="int8", max_model_len=sized(8192, 512), **options) as loaded:
         rates, run = measured_rates(loaded), Windows(loaded, load_cycle(path))
         lines = []
-        for name, results in zip(("cold", "warm-up 2", "windows"), run.rounds(sized(3, 1), say), strict=False):
+        for name, results in zip(
+            ("cold", "warm-up 2", "windows"), run.rounds(sized(3, 1), say), strict=False
+        ):
             lines += tier_report(loaded, results, rates).lines(name)
         lines += tier_report(loaded, [run.run(run.staying)], rates).lines("one topic")
-    lines.append(f"rates {rates.link / 1e9:.1f} GB/s link, {rates.cpu / 1e9:.1f} CPU, {rates.ram / 1e9:.1f} RAM")
+    lines.append(
+        f"rates {rates.link / 1e9:.1f} GB/s link, {rates.cpu / 1e9:.1f} CPU, {rates.ram / 1e9:.1f} RAM"
+    )
     say(f"{cap} GiB, link {link or 'full'}, {time.perf_counter() - begin:.0f} s:\n  " + "\n  ".join(lines))
     return lines

@@ -1,25 +1,14 @@
 """Stage 6: what only a GPU can decide: threads of products, workers of attention, dependent launch."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from gpu_check.common import Decoder, Report, backend_of, by_kernel, fill, in_graph, on_gpu, say
 from gpu_check.dense import CELLS, CONTEXT, KINDS
 from gpu_check.files import model_file
+from gpu_check.settings import setting
 from strata.backends.cuda import lower_attention
 from strata.engine.load import LoadedModel
-
-
-@contextmanager
-def setting(module: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
 
 
 def run(report: Report) -> None:
