@@ -6,7 +6,7 @@ from gpu_check.rehearsal import sized
 from strata.backends.cuda.hot import missing
 
 HBM = 4.2e12  # bytes a second that a copy reaches on an H200
-KINDS = ("Q4_K", "Q8_0", "F16")
+KINDS = sized(("Q4_K", "Q8_0", "F16"), ("Q4_K", "F16"))
 CONTEXT, CELLS = sized((32768, 30000), (512, 300))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_check.common import Report, digest, load_gpu, say
 from gpu_check.files import model_file
-from gpu_check.rehearsal import EMULATED, open_gpu
+from gpu_check.rehearsal import EMULATED, open_gpu, sized
 from gpu_check.sanitized import Planted
 from strata.backends.cuda.driver import Driver, Kernel, Launch
 from strata.engine import Engine, SamplingParams
@@ -53,7 +53,7 @@ def _lose_and_load_again(path: Any, want: Any) -> Report:
 
 
 def _answer(engine: Engine) -> str:
-    request = engine.add([5, 9, 17], SamplingParams(max_tokens=24, temperature=1.0, seed=3, ignore_eos=True))
+    request = engine.add([5, 9, 17], SamplingParams(max_tokens=sized(24, 4), temperature=1.0, seed=3, ignore_eos=True))
     while request.finish_reason is None:
         engine.step()
     return digest(np.array(request.output_token_ids))
