@@ -1,28 +1,40 @@
 """What the stages share: the machine in words, engines, decoding at any position, timelines."""
 
+import gc
 import hashlib
 import statistics
 import subprocess
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from strata.backends.cuda import CudaBackend, open_gpu
+from gpu_check.rehearsal import EMULATED, open_gpu, sized
+from strata.backends.cuda import CudaBackend
+from strata.bench import probe
 from strata.bench.probe import Probe
 from strata.config import EngineOptions
 from strata.engine import Engine
 from strata.engine.load import LoadedModel, load_model
+from strata.errors import DeviceError
 
-WORK = Path("/dev/shm/strata-check")
+if EMULATED:
+    probe.WARM_UP_ROUNDS = 0
+
 Report = dict[str, Any]
+after_each: list[Callable[[], None]] = []  # called after every line that is said: the report is saved
 
 
 def say(text: str) -> None:
+    """A line with the time; what was found so far is saved."""
     print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
+    for call in after_each:
+        call()
 
 
 def shell(*command: str) -> str:
@@ -45,34 +57,37 @@ def digest(rows: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(rows, np.float32).tobytes()).hexdigest()[:16]
 
 
-def synth(name: str, *arguments: str) -> Path:
-    """A made-up model file in memory, kept between calls on one machine."""
-    path = WORK / name
-    if not path.exists():
-        WORK.mkdir(parents=True, exist_ok=True)
-        begin = time.perf_counter()
-        code = "from strata.cli import main; main()"
-        kind, *rest = arguments
-        subprocess.run(
-            ["python3", "-c", code, "synth", kind, str(path), *rest], check=True, stdout=subprocess.DEVNULL
-        )
-        say(f"{name}: {path.stat().st_size / 1e9:.1f} GB in {time.perf_counter() - begin:.0f} s")
-    return path
-
-
-def open_models(path: Path, **options: Any) -> tuple[LoadedModel, LoadedModel]:
-    """The file on the CPU and on the GPU."""
-    chosen = EngineOptions(device="cpu", prefill=0, ram_limit_gib=120, **options)
-    return load_model(path, chosen), load_gpu(path, **options)
+def load_cpu(path: Path, **options: Any) -> LoadedModel:
+    """The file on the CPU, every token in the step form unless said otherwise."""
+    return load_model(path, EngineOptions(device="cpu", **{"prefill": "0", "ram_limit_gib": 120, **options}))
 
 
 def load_gpu(path: Path, **options: Any) -> LoadedModel:
-    """The file on the GPU."""
+    """The file on the GPU, likewise."""
     begin = time.perf_counter()
-    chosen = EngineOptions(device="cpu", **{"prefill": 0, "ram_limit_gib": 120, **options})
+    chosen = EngineOptions(device="cpu", **{"prefill": "0", "ram_limit_gib": 120, **options})
     loaded = load_model(path, chosen, None, open_gpu(0))
     say(f"{path.name} on the GPU in {time.perf_counter() - begin:.1f} s")
     return loaded
+
+
+@contextmanager
+def on_gpu(path: Path, **options: Any) -> Iterator[LoadedModel]:
+    """The file on the GPU, which has its memory back afterwards."""
+    loaded = load_gpu(path, **options)
+    try:
+        yield loaded
+    finally:
+        close(Engine(loaded))
+        gc.collect()
+
+
+def close(engine: Engine) -> None:
+    """Gives the GPU's memory back, also where it is lost."""
+    try:
+        engine.close()
+    except DeviceError:
+        engine.abandon()
 
 
 class Decoder(Probe):
@@ -80,7 +95,7 @@ class Decoder(Probe):
 
     def rate(self, position: int, steps: int, rounds: int = 5) -> dict[str, float]:
         """The median of some rounds, and microseconds of one replay on the device."""
-        seen = self.rates(position, steps, rounds)
+        seen = self.rates(position, *sized((steps, rounds), (1, 1)))
         median = statistics.median(seen)
         return {
             "tps": round(median, 1),
@@ -89,7 +104,7 @@ class Decoder(Probe):
             "gpu_ms": round(self.device_us() / 1e3, 4),
         }
 
-    def device_us(self, repeats: int = 20) -> float:
+    def device_us(self, repeats: int = sized(20, 1)) -> float:
         """Microseconds of one replay of the forward program on the device, events around several."""
         backend = backend_of(self.loaded)
         backend.driver.synchronize()
@@ -113,7 +128,7 @@ class Decoder(Probe):
         }
 
 
-def in_graph(driver: Any, launches: list[Any], repeats: int = 10) -> float:
+def in_graph(driver: Any, launches: list[Any], repeats: int = sized(10, 1)) -> float:
     """Microseconds of a graph of these launches, by events around several replays after one to warm up."""
     graph = driver.record(launches)
     driver.replay(graph)
@@ -170,8 +185,14 @@ def fill(loaded: LoadedModel, cells: int) -> None:
     Probe(loaded, loaded.runner.limits.max_num_seqs).fill(cells)
 
 
+def logits_digest(loaded: LoadedModel, tokens: list[int]) -> str:
+    """Of the logits of tokens, teacher-forced in the step form."""
+    return digest(np.concatenate(list(Engine(loaded).logits(tokens))))
+
+
 def same_logits(path: Path, tokens: list[int], **options: Any) -> dict[str, Any]:
-    """Whether the logits of tokens, teacher-forced in the step form, have one hash on CPU and GPU."""
-    cpu, gpu = (Engine(loaded) for loaded in open_models(path, **options))
-    hashes = [digest(np.concatenate(list(engine.logits(tokens)))) for engine in (cpu, gpu)]
-    return {"equal": hashes[0] == hashes[1], "cpu": hashes[0], "gpu": hashes[1], "tokens": len(tokens)}
+    """Whether the logits of tokens have one hash on CPU and GPU."""
+    cpu = logits_digest(load_cpu(path, **options), tokens)
+    with on_gpu(path, **options) as loaded:
+        gpu = logits_digest(loaded, tokens)
+    return {"equal": cpu == gpu, "cpu": cpu, "gpu": gpu, "tokens": len(tokens)}

@@ -1,30 +1,29 @@
 """Stage 3: a dense model of 2.4 B weights, at an empty context and after 30,000 tokens, with nodes by kind."""
 
-from gpu_check.common import Decoder, Report, backend_of, by_kernel, fill, gpu_state, load_gpu, say, synth
+from gpu_check.common import Decoder, Report, backend_of, by_kernel, fill, gpu_state, on_gpu, say
+from gpu_check.files import model_file
+from gpu_check.rehearsal import sized
 from strata.backends.cuda.hot import missing
 
 HBM = 4.2e12  # bytes a second that a copy reaches on an H200
-KINDS = ("Q4_K", "Q8_0", "F16")
+KINDS = sized(("Q4_K", "Q8_0", "F16"), ("Q4_K", "F16"))
+CONTEXT, CELLS = sized((32768, 30000), (512, 300))
 
 
 def run(report: Report) -> None:
     for kind in KINDS:
-        path = synth(f"dense-{kind}.gguf", "dense", "--type", kind)
-        loaded = load_gpu(path, kv="int8", max_model_len=32768)
-        decoder = Decoder(loaded)
-        found: Report = {"weights": loaded.weight_bytes_per_token, "cell": loaded.kv_bytes_per_cell}
-        found["floor_ms"] = round(1e3 * loaded.weight_bytes_per_token / HBM, 3)
-        found["empty"] = decoder.rate(0, 64)
-        driver = backend_of(loaded).driver
-        found["nodes"] = len(decoder.replay.launches)
-        found["kernels"] = by_kernel(driver, decoder.replay)
-        found["not in hot.txt"] = missing((k["kernel"], k["us"]) for k in found["kernels"])
-        fill(loaded, 30000)
-        found["30000"] = decoder.rate(30000, 64)
-        found["kernels 30000"] = by_kernel(driver, decoder.replay)[:4]
-        found["gpu"] = gpu_state()
-        found["free"] = driver.free_memory()
-        report[kind] = found
-        say(f"{kind}: {found['empty']}, after 30,000 {found['30000']}, {found['nodes']} nodes")
-        for line in (*found["kernels"], *found["kernels 30000"]):
-            say(f"  {line}")
+        with on_gpu(model_file(f"dense-{kind}.gguf"), kv="int8", max_model_len=CONTEXT) as loaded:
+            report[kind] = found = {}
+            found["weights"], found["cell"] = loaded.weight_bytes_per_token, loaded.kv_bytes_per_cell
+            found["floor_ms"] = round(1e3 * loaded.weight_bytes_per_token / HBM, 3)
+            decoder, driver = Decoder(loaded), backend_of(loaded).driver
+            found["empty"] = decoder.rate(0, 64)
+            say(f"{kind}: {found['empty']}, {len(decoder.replay.launches)} nodes")
+            fill(loaded, CELLS)
+            found[f"after {CELLS}"] = decoder.rate(CELLS, 64)
+            say(f"{kind} after {CELLS:,}: {found[f'after {CELLS}']}")
+            found["kernels after"] = by_kernel(driver, decoder.replay)
+            found["not in hot.txt"] = missing((k["kernel"], k["us"]) for k in found["kernels after"])
+            found["gpu"], found["free"] = gpu_state(), driver.free_memory()
+            for line in found["kernels after"]:
+                say(f"  {line}")

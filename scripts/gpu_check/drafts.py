@@ -1,4 +1,4 @@
-"""Stage 12: drafts on the full-size planted model, everything resident: what rows and passes cost, and the gain by how
+"""Stage 16: drafts on the full-size planted model, everything resident: what rows and passes cost, and the gain by how
 often drafts are right (the dial: a right draft is kept with that chance), alone and in batches, against none."""
 
 import time
@@ -8,14 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from gpu_check.common import Report, gpu_state, load_gpu, say, synth
+from gpu_check.common import Report, gpu_state, on_gpu, say
+from gpu_check.files import model_file
+from gpu_check.rehearsal import sized
 from strata.engine import Engine, Request, SamplingParams, Status
 from strata.engine.drafts.decision import Decision
 from strata.engine.drafts.speculation import Speculation
 
-SHARED = Path("/dev/shm/planted.gguf")
-TOKENS, WARM = 448, 64
-DIALS = (0, 50, 75, 90, 100)
+TOKENS, WARM = sized((448, 64), (10, 2))
+DIALS = sized((0, 50, 75, 90, 100), (75,))
+BATCHES = sized((2, 4, 8), (2,))
+SKIPPED = sized(20, 2)  # steps before the median
 
 
 class Fixed:
@@ -101,15 +104,19 @@ def costs(decision: Decision) -> dict[str, Any]:
 
 
 def run(report: Report) -> None:
-    path = SHARED if SHARED.exists() else synth("planted.gguf", "planted")
+    path = model_file("planted.gguf")
     options = {"kv": "int8", "max_model_len": 4096, "max_num_seqs": 8, "mtp": "on", "lookup": "off"}
-    engine = Engine(load_gpu(path, **options))
+    with on_gpu(path, **options) as loaded:
+        _measure(report, path, Engine(loaded))
+
+
+def _measure(report: Report, path: Path, engine: Engine) -> None:
     cycle = np.load(f"{path}.cycle.npy").tolist()
-    run_once(engine, cycle, 1, 100, Fixed(7), 128)
+    run_once(engine, cycle, 1, 100, Fixed(7), sized(128, 8))
     for count in range(8):
         fixed = Fixed(count)
-        run_once(engine, cycle, 1, 0, fixed, 96)
-        rows, ms, chain, chain_ms = np.median(np.array(fixed.took[20:]), axis=0).tolist()
+        run_once(engine, cycle, 1, 0, fixed, sized(96, 10))
+        rows, ms, chain, chain_ms = np.median(np.array(fixed.took[SKIPPED:]), axis=0).tolist()
         report[f"rows {count + 1}"] = {"rows": rows, "ms": ms, "chain": chain, "chain_ms": chain_ms}
         say(f"{count} drafts: {report[f'rows {count + 1}']}")
     for percent in (None, *DIALS, None):
@@ -118,10 +125,10 @@ def run(report: Report) -> None:
         found |= {} if percent is None else costs(decision)  # type: ignore[arg-type]
         report.setdefault("alone", []).append((percent, found))
         say(f"dial {percent}: {found}")
-    for sequences in (2, 4, 8):
-        for percent in (None, 75, 100, 0):
+    for sequences in BATCHES:
+        for percent in sized((None, 75, 100, 0), (None, 75)):
             decision = Fixed(0) if percent is None else Decision()
-            found = run_once(engine, cycle, sequences, percent or 0, decision, 256)
+            found = run_once(engine, cycle, sequences, percent or 0, decision, sized(256, 10))
             found |= {} if percent is None else costs(decision)  # type: ignore[arg-type]
             report.setdefault(str(sequences), []).append((percent, found))
             say(f"{sequences} sequences, dial {percent}: {found}")

@@ -1,44 +1,48 @@
 """Stage 2: 8 planted layers have the CPU's logits hash: every KV type, every bucket, mixes of sequences."""
 
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 
-from gpu_check.common import Report, open_models, same_logits, say, synth
+from gpu_check.common import Report, load_cpu, on_gpu, same_logits, say
+from gpu_check.files import model_file
+from gpu_check.rehearsal import sized
 from strata.engine import Engine, SamplingParams
+from strata.engine.load import LoadedModel
 
 
 def run(report: Report) -> None:
-    planted = synth("planted-8.gguf", "planted", "--layers", "8", "--gain", "half", "--no-draft")
-    dense = synth("dense-4.gguf", "dense", "--type", "Q4_K", "--layers", "4")
+    planted, dense = model_file("planted-8.gguf"), model_file("dense-4.gguf")
     cycle = np.load(f"{planted}.cycle.npy").tolist()
     for kv in ("f16", "int8", "f32"):
-        report[f"planted {kv}"] = same_logits(planted, cycle[:100], kv=kv, max_model_len=1024)
+        report[f"planted {kv}"] = same_logits(planted, cycle[: sized(100, 4)], kv=kv, max_model_len=1024)
         say(f"planted, {kv}: {report[f'planted {kv}']}")
-    report["dense"] = same_logits(dense, list(range(300, 700)), kv="int8", max_model_len=1024)
+    report["dense"] = same_logits(dense, list(range(300, sized(700, 304))), kv="int8", max_model_len=1024)
     say(f"dense: {report['dense']}")
     for name, path in (("planted", planted), ("dense", dense)):
         report[f"{name} buckets"] = _buckets(path)
         say(f"{name} buckets: {report[f'{name} buckets']}")
 
 
-def _buckets(path: Any) -> dict[str, bool]:
-    """The same sampled tokens and log-probabilities, whatever number of sequences shares a step."""
+def _buckets(path: Path) -> dict[str, bool]:
+    """The same sampled tokens, whatever number of sequences shares a step."""
     found = {}
-    for count in (1, 2, 3, 8, 16, 32):
-        options: dict[str, Any] = {"max_num_seqs": count, "max_model_len": 256}
-        outputs = []
-        for loaded in open_models(path, **options):
-            engine = Engine(loaded)
-            requests = [
-                engine.add(
-                    [5 + i, 9, 11 + 3 * i],
-                    SamplingParams(max_tokens=6, temperature=0.0 if i % 2 else 1.0, seed=i),
-                )
-                for i in range(count)
-            ]
-            while any(r.finish_reason is None for r in requests):
-                engine.step()
-            outputs.append([r.output_token_ids for r in requests])
-        found[str(count)] = outputs[0] == outputs[1]
+    for count in sized((1, 2, 3, 8, 16, 32), (3, 16)):
+        options = {"max_num_seqs": count, "max_model_len": 256}
+        wanted = _sampled(load_cpu(path, **options), count)
+        with on_gpu(path, **options) as loaded:
+            found[str(count)] = _sampled(loaded, count) == wanted
     return found
+
+
+def _sampled(loaded: LoadedModel, count: int) -> list[list[int]]:
+    engine = Engine(loaded)
+    requests = [
+        engine.add(
+            [5 + i, 9, 11 + 3 * i], SamplingParams(max_tokens=6, temperature=0.0 if i % 2 else 1.0, seed=i)
+        )
+        for i in range(count)
+    ]
+    while any(r.finish_reason is None for r in requests):
+        engine.step()
+    return [r.output_token_ids for r in requests]

@@ -1,4 +1,4 @@
-"""Stages 1 and 9: what the machine is; the tests marked cuda, whole models first, then single ops."""
+"""Stages 1 and 13: what the machine is; the tests marked cuda, whole models first, then single ops."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpu_check.common import Report, gpu_state, say, shell
+from gpu_check.rehearsal import EMULATED, open_gpu
 from strata.backends.cuda import compile as compiler
-from strata.backends.cuda import open_gpu
 
 RESULTS = Path("build/gpu-check")
 SECONDS = float(os.environ.get("STRATA_CHECK_TEST_SECONDS", "420"))  # for all tests of a stage
@@ -35,7 +35,7 @@ def run(report: Report) -> None:
 
 
 def run_single(report: Report) -> None:
-    """Stage 9."""
+    """Stage 13."""
     found = sorted(str(p) for p in Path("tests").rglob("test_*.py") if _is_marked(p))
     report["tests"] = run_tests([*SINGLE, *(f for f in found if f not in (*TELLING, *SINGLE))])
 
@@ -73,6 +73,7 @@ def _run_file(file: str, cores: set[int], seconds: float) -> Report:
     results = RESULTS / f"{Path(file).stem}.xml"
     results.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-m", "cuda", "-q", "--durations=5", "-p", "no:cacheprovider"]
+    command += ["--collect-only"] if EMULATED else []
     command += [f"--junitxml={results}", file, *(["-x"] if os.environ.get("FIRST") else [])]
     begin = time.perf_counter()
     try:

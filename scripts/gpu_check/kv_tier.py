@@ -1,4 +1,4 @@
-"""Stage 9: keys and values beyond their budget, 8 planted layers. Formats of 4 bits against the CPU; one hash for every
+"""Stage 8: keys and values beyond their budget, 8 planted layers. Formats of 4 bits against the CPU; one hash for every
 budget in filled contexts; hits in a context that was really read, beside other policies' on the same selections; what a
 step costs."""
 
@@ -11,42 +11,46 @@ from typing import Any
 
 import numpy as np
 
-from gpu_check.common import Decoder, Report, backend_of, fill, load_gpu, same_logits, say, synth
+from gpu_check.common import Decoder, Report, backend_of, fill, on_gpu, same_logits, say
+from gpu_check.files import model_file
+from gpu_check.rehearsal import sized
 from strata.engine.load import LoadedModel
 from strata.engine.plan import ScheduledRows
 from strata.memory.resident import read_kv_counts, residents
 from strata.ops.kv_fetch import HEAD, KvFetch
 
-CONTEXT, READ, DECODED, WARM = 262144, 245760, 1024, 512
-RESIDENT = 32768
+CONTEXT, READ, DECODED, WARM = sized((262144, 245760, 1024, 512), (2048, 1120, 4, 2))
+RESIDENT = sized(32768, 1024)
+BUDGETS = sized((0, 32768, 20480), (0, 1536, 1024))
+SHARED, FILLED, STEPS = sized((65536, 60000, 24), (2048, 600, 3))  # of four sequences in one pool
+TOLD = sized(49152, 1120)  # tokens between two lines
 SELECTIONS = Path("build/gpu-check/selections.npz")  # groups by layer and step, for other policies
 
 
 def run(report: Report) -> None:
-    few = synth(
-        "planted-8-few.gguf", "planted", "--layers", "8", "--gain", "half", "--experts", "64", "--no-draft"
-    )
+    few = model_file("planted-8-few.gguf")
     report["read"] = _read_context(few, np.load(f"{few}.cycle.npy").tolist())
-    report["all resident"] = _step(load_gpu(few, kv="int8", max_model_len=CONTEXT), READ + DECODED)
-    planted = synth("planted-8.gguf", "planted", "--layers", "8", "--gain", "half", "--no-draft")
-    report["budgets"] = {str(n): _filled(planted, n) for n in (0, 32768, 20480)}
+    with on_gpu(few, kv="int8", max_model_len=CONTEXT) as loaded:
+        report["all resident"] = _step(loaded, READ + DECODED)
+    planted = model_file("planted-8.gguf")
+    report["budgets"] = {str(n): _filled(planted, n) for n in BUDGETS}
     report["budgets equal"] = len({r["hash"] for r in report["budgets"].values()}) == 1
     say(f"budgets: {report['budgets']}")
     cycle = np.load(f"{planted}.cycle.npy").tolist()
     for kv in ("k8v4", "q4"):
-        report[f"planted {kv}"] = same_logits(planted, cycle[:48], kv=kv, max_model_len=1024)
+        report[f"planted {kv}"] = same_logits(planted, cycle[: sized(48, 4)], kv=kv, max_model_len=1024)
         say(f"planted, {kv}: {report[f'planted {kv}']}")
 
 
 def _filled(path: Path, resident: int) -> dict[str, Any]:
-    """Four sequences that share the pool, 60,000 pseudo-random cells each: SHA-256 of 24 steps' logits."""
-    loaded = load_gpu(path, kv="int8", max_model_len=65536, max_num_seqs=4, kv_resident=resident)
-    decoder, found = Decoder(loaded, 4), hashlib.sha256()
-    fill(loaded, 60000)
-    for i in range(24):
-        decoder.step(60000 + i)
-        found.update(np.asarray(loaded.runner.backend.array(loaded.runner.programs.logits)[:4]).tobytes())
-    return {"hash": found.hexdigest()[:16], **_counts(loaded)}
+    """Four sequences that share the pool, pseudo-random cells each: SHA-256 of some steps' logits."""
+    with on_gpu(path, kv="int8", max_model_len=SHARED, max_num_seqs=4, kv_resident=resident) as loaded:
+        decoder, found = Decoder(loaded, 4), hashlib.sha256()
+        fill(loaded, FILLED)
+        for i in range(STEPS):
+            decoder.step(FILLED + i)
+            found.update(np.asarray(loaded.runner.backend.array(loaded.runner.programs.logits)[:4]).tobytes())
+        return {"hash": found.hexdigest()[:16], **_counts(loaded)}
 
 
 def _counts(loaded: LoadedModel) -> dict[str, int]:
@@ -61,31 +65,40 @@ def _rate(before: dict[str, int], after: dict[str, int]) -> dict[str, Any]:
 
 def _read_context(path: Path, cycle: list[int]) -> dict[str, Any]:
     """A context read with 32 rows a step, then one row a step whose selections are recorded, then rates."""
-    loaded = load_gpu(path, kv="int8", max_model_len=CONTEXT, kv_resident=RESIDENT)
-    found: dict[str, Any] = {"reading": []}
+    with on_gpu(path, kv="int8", max_model_len=CONTEXT, kv_resident=RESIDENT) as loaded:
+        text = np.resize(cycle, READ + DECODED).tolist()
+        found: dict[str, Any] = {"reading": _read(loaded, text)}
+        recorder = Recorder(loaded)
+        held = recorder.resident()
+        before = _counts(loaded)
+        for i in range(DECODED):
+            if i == WARM:
+                before = _counts(loaded)
+            _compute(loaded, READ + i, text[READ + i : READ + i + 1])
+        found["decoding"] = _rate(before, _counts(loaded))
+        found["others"] = {
+            name: _share(policy, recorder.wanted, held)
+            for name, policy in (("lru", lru), ("clairvoyant", best))
+        }
+        say(f"decoding at {READ + WARM}: {found['decoding']}, others: {found['others']}")
+        SELECTIONS.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(SELECTIONS, *[_table(steps) for steps in recorder.wanted], *map(np.array, held))
+        recorder.end()
+        return found | _step(loaded, READ + DECODED, filled=False)
+
+
+def _read(loaded: LoadedModel, text: list[int]) -> list[dict[str, Any]]:
+    """What the tier counted while the context was read, piece by piece."""
+    found = []
     begin, before = time.perf_counter(), _counts(loaded)
     for position in range(0, READ, 32):
-        _compute(loaded, position, cycle[position : position + 32])
-        if (position + 32) % 49152 == 0:
+        _compute(loaded, position, text[position : position + 32])
+        if (position + 32) % TOLD == 0:
             after = _counts(loaded)
-            found["reading"].append({"to": position + 32, **_rate(before, after)})
+            found.append({"to": position + 32, **_rate(before, after)})
             before = after
-            say(f"{position + 32} read in {time.perf_counter() - begin:.1f} s: {found['reading'][-1]}")
-    recorder = Recorder(loaded)
-    held = recorder.resident()
-    for i in range(DECODED):
-        if i == WARM:
-            before = _counts(loaded)
-        _compute(loaded, READ + i, cycle[READ + i : READ + i + 1])
-    found["decoding"] = _rate(before, _counts(loaded))
-    found["others"] = {
-        name: _share(policy, recorder.wanted, held) for name, policy in (("lru", lru), ("clairvoyant", best))
-    }
-    say(f"decoding at {READ + WARM}: {found['decoding']}, others: {found['others']}")
-    SELECTIONS.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(SELECTIONS, *[_table(steps) for steps in recorder.wanted], *map(np.array, held))
-    recorder.end()
-    return found | _step(loaded, READ + DECODED, filled=False)
+            say(f"{position + 32} read in {time.perf_counter() - begin:.1f} s: {found[-1]}")
+    return found
 
 
 def _compute(loaded: LoadedModel, position: int, tokens: list[int]) -> None:

@@ -17,27 +17,32 @@ from gpu_check.common import (
     fill,
     gpu_state,
     in_graph,
-    load_gpu,
+    on_gpu,
     prefix_times,
     same_logits,
     say,
-    synth,
 )
-from gpu_check.tune import setting
+from gpu_check.files import model_file
+from gpu_check.rehearsal import sized
+from gpu_check.settings import setting
 from strata.backends.cuda import ahead, lower_products
 from strata.backends.cuda.driver import Launch
 
-TOKENS = 24
+TOKENS = sized(24, 4)
+CONTEXT, DEPTHS = sized((262144, (4096, 32768, 245760)), (2048, (1024,)))
 
 
 def run(report: Report) -> None:
-    path = synth("planted-8.gguf", "planted", "--layers", "8", "--gain", "half", "--no-draft")
+    path = model_file("planted-8.gguf")
     cycle = np.load(f"{path}.cycle.npy").tolist()
     report["equal"] = same_logits(path, cycle[:TOKENS], kv="int8", max_model_len=1024)
     say(f"{TOKENS} tokens: {report['equal']}")
-    loaded = load_gpu(path, kv="int8", max_model_len=262144)
-    report["rows"] = rows.side_by_side(loaded, cycle)
-    decoder = Decoder(loaded)
+    with on_gpu(path, kv="int8", max_model_len=CONTEXT) as loaded:
+        report["rows"] = rows.side_by_side(loaded, cycle)
+        _measure(report, Decoder(loaded))
+
+
+def _measure(report: Report, decoder: Decoder) -> None:
     report["rate"] = decoder.rate(0, 32)
     say(f"8 layers: {report['rate']}")
     report["variants"] = _variants(decoder)
@@ -45,8 +50,8 @@ def run(report: Report) -> None:
     for line in report["prefixes"]["kernels"]:
         say(f"  {line}")
     report["alone"] = decoder.table()["kernels"][:24]
-    for cells in (4096, 32768, 245760):
-        fill(loaded, cells)
+    for cells in DEPTHS:
+        fill(decoder.loaded, cells)
         decoder.step(cells)
         found = _prefixes(decoder)
         report[f"prefixes {cells}"] = [
@@ -64,8 +69,6 @@ VARIANTS: dict[str, list[tuple[Any, str, Any]]] = {
     "window 20, 5 MiB a node": [(ahead, "PLAN", ahead.Plan(20 * _MB, 5 * _MB))],
     "window 20, 20 MiB a node": [(ahead, "PLAN", ahead.Plan(20 * _MB, 20 * _MB))],
     "window 32, 16 MiB a node": [(ahead, "PLAN", ahead.Plan(32 * _MB, 16 * _MB))],
-    "quantised weights to registers": [(lower_products, "STAGED", False)],
-    "the same, nothing early": [(lower_products, "STAGED", False), (ahead, "PLAN", None)],
     "float rows to registers": [(lower_products, "FLOAT_STAGED", False)],
 }
 
@@ -92,6 +95,7 @@ def _variants(decoder: Decoder) -> dict[str, Any]:
 def _prefixes(decoder: Decoder) -> dict[str, Any]:
     """Microseconds that each node adds to the chain, by kernel."""
     nodes: list[Launch] = decoder.replay.launches
+    nodes = nodes[: sized(len(nodes), 8)]
     each = prefix_times(backend_of(decoder.loaded).driver, nodes)
     by: dict[str, list[float]] = defaultdict(list)
     for node, us in zip(nodes, each, strict=True):

@@ -1,4 +1,4 @@
-"""Stage 8: products of prompt chunks: bits against the step form's kernels, TOPS by format, shape and tile."""
+"""Stage 11: products of prompt chunks: bits against the step form's kernels, TOPS by format, shape and tile."""
 
 import sys
 import time
@@ -14,8 +14,9 @@ sys.path += [str(Path(__file__).resolve().parents[2] / "tests" / p) for p in ("b
 from harness import Case, output, same_bits, weight
 
 from gpu_check.common import Report, say
-from gpu_check.tune import setting
-from strata.backends.cuda import CudaBackend, lower_wide, lower_wide_experts, lower_wide_float, open_gpu
+from gpu_check.rehearsal import EMULATED, open_gpu, sized
+from gpu_check.settings import setting
+from strata.backends.cuda import CudaBackend, lower_wide, lower_wide_experts, lower_wide_float
 from strata.backends.cuda.driver import Driver, Kernel, Source
 from strata.backends.cuda.lower import type_macro
 from strata.backends.cuda.lower_wide import Tile, WideTraits
@@ -28,7 +29,8 @@ from strata.ops.step import Form
 from strata.quants import FORMATS
 
 NEVER = 1 << 30
-TYPES = ("Q6_K", "Q8_0", "Q4_K", "IQ3_XXS", "IQ2_S", "NVFP4", "Q2_K")
+TYPES = sized(("Q6_K", "Q8_0", "Q4_K", "IQ3_XXS", "IQ2_S", "NVFP4", "Q2_K"), ("Q6_K",))
+HIDDEN, INNER = sized((2560, 640), (256, 256))
 Make = Callable[[], tuple[Case, Buffer]]
 DENSE = {
     "128x128, 4 stages": (Tile(2, 1, 2, 4),),
@@ -61,7 +63,7 @@ def dense_case(name: str, rows: int, n: int, k: int, form: Form = "step") -> Mak
 
 
 def experts_case(
-    gate: str, down: str, experts: int, rows: int, top: int, hidden: int = 2560, inner: int = 640
+    gate: str, down: str, experts: int, rows: int, top: int, hidden: int = HIDDEN, inner: int = INNER
 ) -> Make:
     """Routed experts of random choice."""
 
@@ -90,7 +92,7 @@ def experts_case(
     return make
 
 
-def timed(driver: Driver, make: Make, repeats: int = 5) -> tuple[np.ndarray, dict[str, float]]:
+def timed(driver: Driver, make: Make, repeats: int = sized(5, 1)) -> tuple[np.ndarray, dict[str, float]]:
     """The result, and microseconds by kernel."""
     case, out = make()
     backend = CudaBackend(driver)
@@ -136,7 +138,7 @@ def kernels() -> list[Kernel]:
         for tile in tiles:
             macros = (type_macro(fmt), ("STRATA_PLANE", lower_wide_experts._plane(fmt)[0]), *tile.macros())
             found.append(Kernel(Source("wide_experts.cu", macros), "wide_gate_up"))
-    return found
+    return sized(found, [])
 
 
 def run(report: Report, only: Sequence[str] = ("dense", "float", "experts")) -> None:
@@ -151,9 +153,13 @@ def run(report: Report, only: Sequence[str] = ("dense", "float", "experts")) -> 
 
 
 def dense(driver: Driver, types: Sequence[str] = TYPES) -> Iterator[tuple[str, Any]]:
-    shapes = [(8192, 10240, 2560)]
+    shapes = [sized((8192, 10240, 2560), (256, 128, 256))]
     for name in types:
-        more = [(512, 10240, 2560), (8192, 2560, 6144), (8192, 2560, 640)] if name == "Q6_K" else []
+        more = (
+            [(512, 10240, 2560), (8192, 2560, 6144), (8192, 2560, 640)]
+            if name == "Q6_K" and not EMULATED
+            else []
+        )
         for rows, n, k in (*shapes, *more):
             make = dense_case(name, rows, n, k)
             want, by = baseline(driver, make)
@@ -170,15 +176,16 @@ def dense(driver: Driver, types: Sequence[str] = TYPES) -> Iterator[tuple[str, A
 
 def floating(driver: Driver) -> Iterator[tuple[str, Any]]:
     """Float products of the chunk form beside the step form's."""
-    shapes = [("BF16", 320, 10240), ("F32", 512, 2560)]
+    shapes = sized([("BF16", 320, 10240), ("F32", 512, 2560)], [("BF16", 64, 256)])
+    rows = sized(8192, 64)
     for name, n, k in shapes:
-        title = f"{name} 8192 x {n} x {k}"
-        want, by = timed(driver, dense_case(name, 8192, n, k), 1)
-        work = {"wide_float": 2.0 * 8192 * n * k, "linear_f": 2.0 * 8192 * n * k}
+        title = f"{name} {rows} x {n} x {k}"
+        want, by = timed(driver, dense_case(name, rows, n, k), 1)
+        work = {"wide_float": 2.0 * rows * n * k, "linear_f": 2.0 * rows * n * k}
         yield f"{title} step", told(f"{title} step form", by, work, True)
         for label, tiles in (("wide", lower_wide_float._WIDE), ("narrow", lower_wide_float._NARROW)):
             with setting(lower_wide_float, "_WIDE", tiles), setting(lower_wide_float, "_NARROW", tiles):
-                got, by = timed(driver, dense_case(name, 8192, n, k, "chunk"))
+                got, by = timed(driver, dense_case(name, rows, n, k, "chunk"))
             error = float(
                 np.sqrt(np.mean((got.astype(np.float64) - want) ** 2) / np.mean(want.astype(np.float64) ** 2))
             )
@@ -204,10 +211,11 @@ def where_experts_differ(driver: Driver) -> None:
 def routed(driver: Driver) -> Iterator[tuple[str, Any]]:
     cases = [("IQ3_XXS", "Q2_0", 512, r, 10) for r in (8192, 2048, 512)]
     cases += [("IQ2_S", "IQ4_NL", 64, 1024, 10), ("Q4_K", "Q5_1", 64, 1024, 10)]
+    cases = sized(cases, [("IQ3_XXS", "Q2_0", 4, 64, 2)])
     for gate, down, experts, rows, top in cases:
         make = experts_case(gate, down, experts, rows, top)
         want, by = baseline(driver, make)
-        work = rows * top * 2560 * 640 * 2.0
+        work = rows * top * HIDDEN * INNER * 2.0
         kinds = {"wide_gate_up": 2 * work, "expert_gate_up": 2 * work, "wide_down": work, "expert_down": work}
         title = f"{gate} {down} {experts} experts {rows} rows"
         yield f"{title} step", told(f"{title} step form", by, kinds, True)

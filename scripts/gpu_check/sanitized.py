@@ -1,4 +1,4 @@
-"""Stage 8: compute-sanitizer over steps of two planted layers at full width: each bucket, an empty and a full context.
+"""Stage 12: compute-sanitizer over steps of two planted layers at full width: each bucket, an empty and a full context.
 
 The same steps run without a tool first: that compiles the kernels and gives the digest that every other run must have,
 the CPU's too. A kernel with a planted race and one that writes too far show that the tools see this process's graphs.
@@ -13,19 +13,20 @@ from pathlib import Path
 
 import numpy as np
 
-from gpu_check.common import WORK, Report, digest, say
-from strata.backends.cuda import CudaBackend, open_gpu
+from gpu_check.common import Report, digest, say
+from gpu_check.files import model_file
+from gpu_check.rehearsal import EMULATED, open_gpu, sized
+from strata.backends.cuda import CudaBackend
 from strata.backends.cuda.driver import Kernel, Launch, Source
 from strata.bench.probe import Probe
 from strata.config import EngineOptions
 from strata.engine import Engine, SamplingParams
 from strata.engine.load import LoadedModel, load_model
-from strata.synth import FULL, PlantedOptions, write_planted
 
-TOOLS = os.environ.get("STRATA_CHECK_TOOLS", "racecheck,memcheck,synccheck").split(",")
+TOOLS = os.environ.get("STRATA_CHECK_TOOLS", sized("racecheck,memcheck,synccheck", "memcheck")).split(",")
 TOOL_SECONDS = float(os.environ.get("STRATA_CHECK_TOOL_SECONDS", "130"))
-BUCKETS = (1, 2, 4, 8, 16, 32)
-FILLED = 2600  # cells: several splits of attention, more blocks than are selected
+BUCKETS = sized((1, 2, 4, 8, 16, 32), (1, 4))
+FILLED = sized(2600, 600)  # cells: several splits of attention, more blocks than are selected
 CONTEXT = 4096
 FOUND = 9  # exit status of a tool that found something
 
@@ -45,14 +46,14 @@ class Planted(Source):
 
 
 def run(report: Report) -> None:
-    path = planted_file()
+    path = model_file("planted-2.gguf")
     want = _child([], "steps", str(path))
     cpu = digest_of(path, None)
     report["plain"] = want | {"cpu": cpu, "equal": want["digest"] == cpu}
     say(f"without a tool: {report['plain']}")
     for tool in TOOLS:
-        sanitizer = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND)]
-        planted = _child(sanitizer, "plant", tool) if tool in FAULTY else {"rc": None}
+        sanitizer = sized(["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND)], [])
+        planted = {"rc": FOUND} if EMULATED else _child(sanitizer, "plant", tool)
         found = _child(sanitizer, "steps", str(path))
         clean = found["rc"] == 0 and found["digest"] == cpu
         report[tool] = found | {
@@ -61,26 +62,6 @@ def run(report: Report) -> None:
             "planted": planted,
         }
         say(f"{tool}: clean {clean}, sees a planted fault {planted['rc'] == FOUND}, {found['end'][-300:]}")
-
-
-def planted_file() -> Path:
-    """One layer with the delta rule and one with attention; the n-gram layer is the first."""
-    path = WORK / "planted-2.gguf"
-    if not path.exists():
-        WORK.mkdir(parents=True, exist_ok=True)
-        geometry = replace(
-            FULL, num_layers=2, interval=2, ngram_layer=0, num_experts=32, vocab_size=8192, draft=False
-        )
-        write_planted(
-            path, PlantedOptions(geometry, types=dict(TYPES), gain=None), len(os.sched_getaffinity(0))
-        )
-    return path
-
-
-TYPES = {
-    "gate": "IQ3_XXS", "up": "IQ3_XXS", "down": "Q2_0", "dense": "Q6_K", "shared": "Q8_0", "mixer": "BF16",
-    "embd": "Q8_0", "head": "Q8_0", "table": "IQ4_NL",
-}  # fmt: skip
 
 
 def _child(tool: list[str], *arguments: str) -> Report:

@@ -1,47 +1,38 @@
 """Stage 6: what only a GPU can decide: threads of products, workers of attention, dependent launch."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gpu_check.common import Decoder, Report, backend_of, by_kernel, fill, in_graph, load_gpu, say, synth
+from gpu_check.common import Decoder, Report, backend_of, by_kernel, fill, in_graph, on_gpu, say
+from gpu_check.dense import CELLS, CONTEXT, KINDS
+from gpu_check.files import model_file
+from gpu_check.settings import setting
 from strata.backends.cuda import lower_attention
-
-
-@contextmanager
-def setting(module: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
+from strata.engine.load import LoadedModel
 
 
 def run(report: Report) -> None:
-    for kind in ("Q4_K", "Q8_0", "F16"):
-        loaded = load_gpu(
-            synth(f"dense-{kind}.gguf", "dense", "--type", kind), kv="int8", max_model_len=32768
-        )
-        decoder = Decoder(loaded)
-        decoder.step(0)
-        backend = backend_of(loaded)
-        program = loaded.runner.programs.of("step", 1).program
-        found: Report = {}
-        linear = [k for k in by_kernel(backend.driver, decoder.replay) if "linear" in k["kernel"]]
-        found["linear"] = linear
-        say(f"{kind}: {[(k['grid'][0], k['count'], k['each']) for k in linear]}")
-        nodes = backend.lower(program).launches
-        say(f"{kind}: step {in_graph(backend.driver, nodes):.1f} us")
-        plain = in_graph(backend.driver, [replace(n, dependent=False) for n in nodes])
-        found["without dependent launch"] = round(plain, 1)
-        say(f"{kind}, without dependent launch: step {plain:.1f} us")
-        if kind == "Q4_K":
-            fill(loaded, 30000)
-            decoder.step(30000)
-            found["attention"] = _attention(backend, program)
-        report[kind] = found
+    for kind in KINDS:
+        with on_gpu(model_file(f"dense-{kind}.gguf"), kv="int8", max_model_len=CONTEXT) as loaded:
+            report[kind] = found = {}
+            _tune(loaded, kind, found)
+
+
+def _tune(loaded: LoadedModel, kind: str, found: Report) -> None:
+    decoder, backend = Decoder(loaded), backend_of(loaded)
+    decoder.step(0)
+    program = loaded.runner.programs.of("step", 1).program
+    found["linear"] = [k for k in by_kernel(backend.driver, decoder.replay) if "linear" in k["kernel"]]
+    say(f"{kind}: {[(k['grid'][0], k['count'], k['each']) for k in found['linear']]}")
+    nodes = backend.lower(program).launches
+    found["step"] = round(in_graph(backend.driver, nodes), 1)
+    plain = in_graph(backend.driver, [replace(n, dependent=False) for n in nodes])
+    found["without dependent launch"] = round(plain, 1)
+    say(f"{kind}: step {found['step']} us, without dependent launch {plain:.1f} us")
+    if kind == "Q4_K":
+        fill(loaded, CELLS)
+        decoder.step(CELLS)
+        found["attention"] = _attention(backend, program)
 
 
 def _attention(backend: Any, program: Any) -> Report:
@@ -50,5 +41,5 @@ def _attention(backend: Any, program: Any) -> Report:
         with setting(lower_attention, "_WORKERS", workers):
             nodes = [n for n in backend.lower(program).launches if n.kernel.entry == "attention"]
         found[str(workers)] = round(in_graph(backend.driver, nodes) / len(nodes), 2)
-        say(f"attention after 30,000, {workers} thread blocks a multiprocessor: {found[str(workers)]} us")
+        say(f"attention after {CELLS:,}, {workers} thread blocks a multiprocessor: {found[str(workers)]} us")
     return found

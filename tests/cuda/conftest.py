@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from emulated_driver import EmulatedDriver
 
+from strata import env
 from strata.backends.cuda import CudaBackend
 from strata.backends.cuda.driver import Driver
 from strata.errors import DeviceError
 
-KERNEL_CACHE = Path(__file__).resolve().parents[2] / "build" / "kernels"
+KERNEL_CACHE = Path(env.kernel_cache() or Path(__file__).resolve().parents[2] / "build" / "kernels")
 
 
 def open_gpu() -> Driver:

@@ -103,7 +103,7 @@ def engine_options(given: Mapping[str, Any], **more: str) -> EngineOptions:
 
 def check_variables(variables: Mapping[str, str]) -> None:
     """UsageError for a STRATA_ variable that is no setting; suggests the nearest."""
-    known = [option.env for option in OPTIONS.values() if option.env] + ["STRATA_LOG"]
+    known = [option.env for option in OPTIONS.values() if option.env] + [*env.APART]
     for name in variables:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)

@@ -62,7 +62,7 @@ class Compiler:
 
     def image(self, source: Source) -> bytes:
         """Machine code (or PTX, for a GPU newer than NVRTC) of a source."""
-        kept = self._cache / f"{self._key(source)}.cubin"
+        kept = self.path(source)
         if (found := _read(kept)) is not None:
             return found
         self._cache.mkdir(parents=True, exist_ok=True)
@@ -75,6 +75,11 @@ class Compiler:
             own.replace(kept)
         self.compiled += 1
         return image
+
+    def path(self, source: Source) -> Path:
+        """Where the image is kept. The name is made of the text with all that it includes, architecture, options and
+        NVRTC's version, and of nothing else."""
+        return self._cache / f"{self._key(source)}.cubin"
 
     def images(self, sources: Iterable[Source], progress: Progress | None = None) -> list[bytes]:
         """Images of several sources, compiled side by side; NVRTC runs without Python's lock."""
