@@ -147,7 +147,7 @@ def prefix_times(driver: Any, nodes: list[Any]) -> list[float]:
     for j in range(1, len(nodes) + 1):
         graph = driver.record(nodes[:j])
         seen = []
-        for _ in range(5):
+        for _ in range(sized(5, 1)):
             first = driver.mark()
             for _ in range(4):
                 driver.replay(graph)

@@ -94,8 +94,8 @@ def _variants(decoder: Decoder) -> dict[str, Any]:
 
 def _prefixes(decoder: Decoder) -> dict[str, Any]:
     """Microseconds that each node adds to the chain, by kernel."""
-    nodes: list[Launch] = decoder.replay.launches
-    nodes = nodes[: sized(len(nodes), 8)]
+    launches = decoder.replay.launches
+    nodes: list[Launch] = launches[: sized(len(launches), 8)]
     each = prefix_times(backend_of(decoder.loaded).driver, nodes)
     by: dict[str, list[float]] = defaultdict(list)
     for node, us in zip(nodes, each, strict=True):

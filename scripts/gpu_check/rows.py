@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from gpu_check.common import backend_of, in_graph, prefix_times, say
-from gpu_check.tune import setting
+from gpu_check.rehearsal import sized
+from gpu_check.settings import setting
 from strata.backends.cuda import fuse_sublayer, lower_experts, lower_linear, lower_products, lower_stream
 from strata.engine.load import LoadedModel
 from strata.engine.plan import DecodeRows, StartedSequence, StepPlan
@@ -39,7 +40,8 @@ def side_by_side(loaded: LoadedModel, cycle: list[int]) -> dict[str, Any]:
     each: dict[int, list[float]] = {}
     for count in ROWS:
         _step(loaded, cycle, count)
-        nodes[count] = runner.programs.of("step", count).replay.launches
+        launches = runner.programs.of("step", count).replay.launches
+        nodes[count] = launches[: sized(len(launches), 8)]
         each[count] = prefix_times(driver, nodes[count])
         found[f"step of {count}"] = round(in_graph(driver, nodes[count]), 1)
     one = found[f"step of {ROWS[0]}"]
