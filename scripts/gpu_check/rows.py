@@ -6,11 +6,13 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from gpu_rig import digest
 
 from gpu_check.common import backend_of, in_graph, prefix_times, say
 from gpu_check.rehearsal import sized
 from gpu_check.settings import setting
 from strata.backends.cuda import fuse_sublayer, lower_experts, lower_linear, lower_products, lower_stream
+from strata.engine import Engine
 from strata.engine.load import LoadedModel
 from strata.engine.plan import DecodeRows, StartedSequence, StepPlan
 from strata.engine.request import SamplingParams
@@ -25,6 +27,7 @@ CHOICES: dict[str, list[tuple[Any, str, Any]]] = {
     "last product: one wave from 2 rows on": [(lower_products, "ONE_WAVE_FROM", 2)],
     "last product: one wave never": [(lower_products, "ONE_WAVE_FROM", 99)],
     "experts: rows apart": [(lower_experts, "TOGETHER", range(0))],
+    "experts: the next weights are not asked for": [(lower_experts, "FETCH_NEXT", False)],
     "streams: rows apart": [(fuse_sublayer, "TOGETHER", {})],
     "streams: two rows normed together, mixed apart": [(fuse_sublayer, "TOGETHER", {8: (2, 1)})],
     "streams: two rows normed together, mixed together": [(fuse_sublayer, "TOGETHER", {8: (2, 8)})],
@@ -35,7 +38,8 @@ CHOICES: dict[str, list[tuple[Any, str, Any]]] = {
 def side_by_side(loaded: LoadedModel, cycle: list[int]) -> dict[str, Any]:
     """Prints a line for each kernel of the one-row step; inputs are those of the text's first tokens."""
     runner, driver = loaded.runner, backend_of(loaded).driver
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"equal": equal(loaded, cycle)}
+    say(f"logits of steps of so many rows are those of one: {found['equal']}")
     nodes: dict[int, Any] = {}
     each: dict[int, list[float]] = {}
     for count in ROWS:
@@ -51,6 +55,13 @@ def side_by_side(loaded: LoadedModel, cycle: list[int]) -> dict[str, Any]:
         say(f"  {line}")
     found["choices"] = _choices(loaded, cycle)
     return found
+
+
+def equal(loaded: LoadedModel, cycle: list[int], tokens: int = 24) -> dict[int, bool]:
+    """Whether logits of the text's first tokens have one hash in steps of one row and of more."""
+    engine = Engine(loaded)
+    hashes = {n: digest(engine, cycle, (n,) * (tokens // n)) for n in ROWS}
+    return {n: h == hashes[ROWS[0]] for n, h in hashes.items() if n != ROWS[0]}
 
 
 def table(nodes: dict[int, Any], each: dict[int, list[float]]) -> list[dict[str, Any]]:

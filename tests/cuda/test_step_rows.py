@@ -6,6 +6,7 @@ import emulator
 import numpy as np
 import pytest
 from emulated_driver import EmulatedDriver
+from gpu_check.rows import table
 from harness import Case, output, same_bits, weight
 from test_cpu_ops import activations
 
@@ -14,6 +15,7 @@ from models.driver import Driver, Rows, digest
 from strata.backends.cpu import CpuBackend
 from strata.backends.cuda import CudaBackend, fuse
 from strata.backends.cuda.compile import KERNELS
+from strata.backends.cuda.driver import Kernel, Launch, Source
 from strata.backends.cuda.fuse import Lowering
 from strata.backends.cuda.lower import lower
 from strata.backends.cuda.lower_products import product_write, products
@@ -216,3 +218,21 @@ def test_nothing_is_read_before_it_is_written(routed, monkeypatch):
         backend.driver.watch = watch
         assert digest(d.step(Rows(0, 0, [3, 7]))) == want
     assert "experts_down_rows" in {n.kernel.entry for n in backend.driver.launched}
+
+
+def test_nodes_side_by_side():
+    """A line for each kernel of the one-row step, with the nodes at the same places of other steps."""
+
+    def node(entry, x):
+        return Launch(Kernel(Source("a.cu"), entry), (x, 1, 1), 32, ())
+
+    nodes = {
+        1: [node("a", 1), node("b", 2), node("a", 1)],
+        2: [node("a", 2), node("c", 4), node("a", 2)],
+        4: [node("a", 4)],
+    }
+    each = {1: [1.0, 5.0, 3.0], 2: [2.0, 6.0, 2.0], 4: [9.0]}
+    assert table(nodes, each) == [
+        {"kernel": "b 2x1x1", "count": 1, "us": {1: 5.0, 2: 6.0}, "at 2": "c 4x1x1"},
+        {"kernel": "a 1x1x1", "count": 2, "us": {1: 2.0, 2: 2.0}, "at 2": "a 2x1x1"},
+    ]

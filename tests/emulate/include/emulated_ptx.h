@@ -86,6 +86,7 @@ template <int Bytes> inline void copy_async(void* to, const void* from) {
 inline void fetch_to_cache(const uint8_t* from, uint32_t bytes) {  // no cache here, but the bytes must be there
   if (threadIdx.x == 0 && bytes > 0) *static_cast<const volatile uint8_t*>(from), *static_cast<const volatile uint8_t*>(from + bytes - 1);
 }
+inline void fetch_line(const uint8_t* from) { *static_cast<const volatile uint8_t*>(from); }
 inline void copies_wait() { emulated::emulated_copy_wait(-1); }
 inline void copies_group() { emulated::emulated_copy_group(); }
 template <int Left> inline void copies_wait_for_groups() { emulated::emulated_copy_wait(Left); }

@@ -1,5 +1,6 @@
 // The experts of a step of two to eight rows in two launches: an expert that several rows chose is read once. Macros: experts_step.cu's
-// (STRATA_STAGED and STRATA_INNER_STAGED must be 1), STRATA_ROWS (most rows of the step).
+// (STRATA_STAGED and STRATA_INNER_STAGED must be 1), STRATA_ROWS (most rows of the step), STRATA_FETCH_NEXT (1: a thread block's next
+// weights of gate and up are brought to the cache while it computes).
 #include "expert_list.cuh"
 #include "experts_step.cuh"
 
@@ -81,12 +82,13 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
   __syncthreads();
   trace(3);
   const int items = choices.size * kTiles;
-  const auto copy = [&](int item) {
+  // Calls f(weights, where the matrix lies, this warp's first row) for an item's gate and up.
+  const auto each = [&](int item, auto f) {
     if (item >= items) return;
     const int expert = static_cast<int>(choices.items[item / kTiles] & 0xffffu), first = item % kTiles * 32 + warp_id() * (32 / kSegs);
-    g.copy(reinterpret_cast<const uint8_t*>(gate[expert]), kInner, first);
-    u.copy(reinterpret_cast<const uint8_t*>(up[expert]), kInner, first);
+    f(g, reinterpret_cast<const uint8_t*>(gate[expert]), first), f(u, reinterpret_cast<const uint8_t*>(up[expert]), first);
   };
+  const auto copy = [&](int item) { each(item, [](const auto& weights, const uint8_t* w, int first) { weights.copy(w, kInner, first); }); };
   int item = blockIdx.x;
   copy(item);
   if (item >= items) ask_ahead(ahead, ahead_bytes);
@@ -99,6 +101,8 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
     trace(item < static_cast<int>(gridDim.x) ? 4 : 5);
     // What is read later is asked for when the first of this launch's own weights have come.
     if (item < static_cast<int>(gridDim.x)) ask_ahead(ahead, ahead_bytes);
+    if (STRATA_FETCH_NEXT)  // while these are used, memory has nothing else to do
+      each(item + gridDim.x, [](const auto& weights, const uint8_t* w, int first) { fetch_rows(weights, w, kInner, first); });
     if (STRATA_FETCH_DOWN && down != nullptr) fetch_down(reinterpret_cast<const uint8_t*>(down[expert]), down_bytes, tile, kTiles);
     const auto keep = [&](const auto& y, float (*to)[32], int at) {
       add_segments<sizeof(y) / sizeof(float), kSegs>(

@@ -151,6 +151,10 @@ __device__ __forceinline__ void fetch_to_cache(const uint8_t* from, uint32_t byt
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from + i)));
 #endif
 }
+// The same of the line of 128 bytes that `from` lies in; by one thread.
+__device__ __forceinline__ void fetch_line(const uint8_t* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
+}
 __device__ __forceinline__ void copies_wait() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");
