@@ -40,13 +40,15 @@ class Driver:
         slots: int = 6,
         draft: Path | None = None,
         resident: int | None = None,
+        staged: bool = False,
+        max_len: int = 512,
     ) -> None:
         file = open_model(path)
         self.model = models.load_with_draft(file, open_model(draft)) if draft else models.load(file)
-        self.backend, self.max_len = backend, 512
+        self.backend, self.max_len = backend, max_len
         self.steps = StepBuffers.create(CHUNK, sequences, self.max_len, CHUNK)
         pages = sequences * self.max_len // 64
-        residency = None if resident is None else Residency(resident)
+        residency = None if resident is None else Residency(resident, staged=staged)
         self.state = StatePool.create(self.model.state_shape(), pages, slots, kv, residency)
         self.pages = PageTable(pages)
         self.logits = Buffer(
@@ -72,8 +74,12 @@ class Driver:
             )
             self.model.draft_forward(builders[3], self.state, table, draft)
         programs = [b.finish() for b in builders]
-        backend.reserve(max(p.arena_bytes for p in programs))
-        self._step, self._chunk, self._settle, *self._draft = (backend.lower(p) for p in programs)
+        for arena in ("step", "chunk"):
+            backend.reserve(max(p.arena_bytes for p in programs), arena)
+        self.programs = programs
+        arenas = ("step", "chunk", *["step"] * (len(programs) - 2))
+        made = (backend.lower(p, a) for p, a in zip(programs, arenas, strict=True))
+        self._step, self._chunk, self._settle, *self._draft = made
         spare = np.random.default_rng(3).permutation(pages)
         self.pages._free = spare.tolist()
 

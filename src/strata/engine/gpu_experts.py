@@ -12,7 +12,7 @@ from strata.engine.shares import cpu_share
 from strata.gguf import ModelFile
 from strata.memory import Placement
 from strata.memory.expert_store import ExpertStore, Progress, StoreOptions, expert_layers
-from strata.memory.plan_parts import prompt_places, staging_places
+from strata.memory.plan_parts import EXPERTS, prompt_places, staging_places
 from strata.models import Model
 
 _LEFT_FREE = 2  # cores: the engine's thread and the driver's
@@ -63,6 +63,18 @@ def hold_experts(
         f"{tier.workers} CPU workers" if tier.cpu_share else "misses are copied",
     )
     return store
+
+
+def expect_weights(backend: Backend, placement: Placement) -> None:
+    """Tells a GPU's backend how many bytes of weights it will be given, borders between them included."""
+    expect = getattr(backend, "expect_weights", None)
+    if expect is None or placement.vram is None:
+        return
+    names = ["dense weights", "draft layer", "embedding"]
+    if placement.slots.count >= placement.model.num_routed_experts:
+        names.append(EXPERTS)
+    if nbytes := sum(placement.vram.part(name) for name in names):
+        expect(nbytes + nbytes // 100)
 
 
 def set_gpu_costs(backend: Backend, model: Model, options: EngineOptions) -> None:

@@ -10,7 +10,7 @@ from strata.engine.assemble import Around, assemble
 from strata.engine.drafts import DraftReport
 from strata.engine.drafts.layer import layer_options
 from strata.engine.drafts.setup import make_speculation, report, say
-from strata.engine.gpu_experts import hold_experts, pause_while_lending, set_gpu_costs
+from strata.engine.gpu_experts import expect_weights, hold_experts, pause_while_lending, set_gpu_costs
 from strata.engine.offload import split
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, gpu_measure, make_plan, open_with_draft
@@ -97,6 +97,7 @@ def load_model(
     elif isinstance(backend, AsksForRows):
         tiers = open_tiers(model, files, experts, options, "cuda")
         backend.ask_for_rows({} if tiers is None else tiers.ngram)
+    expect_weights(backend, placement)
     backend = split(backend, placement.offloaded, options)
     state = _state(model, choice, _resident(placement, options, backend))
     tracer = RouteTracer(Path(options.trace_routes), placement) if options.trace_routes else None

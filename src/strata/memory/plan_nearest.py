@@ -111,7 +111,7 @@ def _larger_machine(model: ModelSizes, machine: Machine, options: PlanOptions, c
     if found.vram is not None and _try(model, roomy_ram, options, choice) is None:
         fixed = found.vram.used - found.slots.nbytes + found.lent + found.vram.reserve
         if (
-            found.slots.count == model.num_routed_experts
+            model.num_routed_experts and found.slots.count == model.num_routed_experts
         ):  # a smaller one has some of them, and streams the rest
             fixed += own_prompt_bytes(model, choice) + staging_bytes(model) - model.embedding
         explicit = found.slots.nbytes if options.expert_slots is not None else 0

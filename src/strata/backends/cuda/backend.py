@@ -143,6 +143,10 @@ class CudaBackend:
         address = self._expert_table(weight)
         return DeviceArray(self.driver, address, (weight.shape[0],), np.uint64)
 
+    def expect_weights(self, nbytes: int) -> None:
+        """So many bytes of weights will be placed; comes before programs are lowered."""
+        self._weights.expect(nbytes)
+
     def ask_for_rows(self, stores: Mapping[Weight, _native.NgramStore]) -> None:
         """Rows of these tables come from their stores; comes before programs are lowered."""
         self._tables = Tables(self.driver, stores, self._weights)

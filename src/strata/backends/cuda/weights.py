@@ -38,6 +38,10 @@ class WeightStore:
         """Device memory taken."""
         return self._slabs.nbytes
 
+    def expect(self, nbytes: int) -> None:
+        """Room for all weights in one piece: kernels ask early for what comes next in memory (ahead.py)."""
+        self._slabs.expect(nbytes)
+
     def address(self, weight: Weight, layout: str) -> int:
         """Address of the weight in a layout of `lower`: FILE, PACKED or FAR."""
         if layout == FAR and self.far:

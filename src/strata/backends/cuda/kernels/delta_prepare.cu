@@ -24,6 +24,7 @@ template <int N> __device__ __forceinline__ Matrix matrix(uint16_t (&m)[2][N]) {
 
 // 64 rows of keys, each times -`scale` of its row where that is given.
 __device__ __forceinline__ void stage_keys(const Matrix& to, const float* from, size_t stride, const float* scale, int thread, int threads) {
+#pragma unroll 4
   for (int i = thread; i < kChunk * kKeyDim / 4; i += threads) {
     const int r = i / (kKeyDim / 4), c = i % (kKeyDim / 4) * 4;
     const float4 x = *reinterpret_cast<const float4*>(from + r * stride + c);
@@ -97,31 +98,45 @@ __device__ __forceinline__ void add_query_product(float (&acc)[kChunk / 8][4], c
   }
 }
 
-// L_ij = beta_j (k_i . k_j) decay, j < i (warps 0 .. 3); (q_i . k_j) decay, j <= i (warps 4 .. 7).
-__device__ __forceinline__ void squares(Room& s, float* lower, const float* queries, size_t stride) {
+// k_i . k_j (warps 0 .. 3) and q_i . k_j (warps 4 .. 7), float [64][kFloats], both kUnit^2 times too large; tiles beyond the diagonal
+// are zeros.
+__device__ __forceinline__ void squares(Room& s, float* lower, float* reads, const float* queries, size_t stride) {
   const int tile = warp_id() % kRowTiles, row0 = 16 * tile;
-  const bool reads = warp_id() >= kRowTiles;
+  const bool of_queries = warp_id() >= kRowTiles;
   float acc[kChunk / 8][4] = {};
-  if (reads) {
+  if (of_queries) {
     add_query_product(acc, queries + row0 * stride, stride, matrix(s.keys), 2 * tile + 2);
   } else {
     add_product<false, false>(acc, matrix(s.keys), row0, matrix(s.keys), 0, kKeySteps, 2 * tile + 2);
   }
-  const auto decayed = [&](float x, int i, int j) {
-    const float between = s.log[i] - s.log[j];
-    return (kUnitInverse * kUnitInverse * x) * exp32(between < 0.0f ? between : 0.0f);
-  };
+  float* to = (of_queries ? reads : lower) + row0 * kFloats;
 #pragma unroll
   for (int n = 0; n < kChunk / 8; ++n)
-    each_pair(acc[n], n, [&](int row, int j, float x, float y) {
-      const int i = row0 + row;
-      if (reads) {
-        matrix(s.reads).put(i, j, unit_parts(j <= i ? decayed(x, i, j) : 0.0f, j < i ? decayed(y, i, j + 1) : 0.0f));
-      } else {
-        lower[i * kFloats + j] = j < i ? s.beta[j] * decayed(x, i, j) : 0.0f;
-        lower[i * kFloats + j + 1] = j + 1 < i ? s.beta[j + 1] * decayed(y, i, j + 1) : 0.0f;
-      }
-    });
+    each_pair(acc[n], n, [&](int row, int j, float x, float y) { *reinterpret_cast<float2*>(to + row * kFloats + j) = {x, y}; });
+}
+
+// L_ij = beta_j (k_i . k_j) decay, j < i, in the keys' place; (q_i . k_j) decay, j <= i, as parts. One decay serves both. Not unrolled:
+// a thread block goes through here once, and 2,600 instructions in a row would come from beyond the instruction cache.
+__device__ __forceinline__ void decay_squares(Room& s, float* lower, const float* reads) {
+  const auto decay = [&](int i, int j) {
+    const float between = s.log[i] - s.log[j];
+    return exp32(between < 0.0f ? between : 0.0f);
+  };
+#pragma unroll 1
+  for (int u = threadIdx.x; u < kChunk * kChunk / 2; u += kThreads) {
+    const int i = u / (kChunk / 2), j = u % (kChunk / 2) * 2;
+    float2 &k = *reinterpret_cast<float2*>(lower + i * kFloats + j), l = {};
+    float2 q = {};
+    if (j <= i) {
+      const float2 read = *reinterpret_cast<const float2*>(reads + i * kFloats + j);
+      const float first = decay(i, j), second = decay(i, j + 1);
+      q.x = (kUnitInverse * kUnitInverse * read.x) * first;
+      if (j < i) q.y = (kUnitInverse * kUnitInverse * read.y) * second, l.x = s.beta[j] * ((kUnitInverse * kUnitInverse * k.x) * first);
+      if (j + 1 < i) l.y = s.beta[j + 1] * ((kUnitInverse * kUnitInverse * k.y) * second);
+    }
+    k = l;
+    matrix(s.reads).put(i, j, unit_parts(q.x, q.y));
+  }
 }
 
 // (I + L)^-1 of the four squares of 16 on the diagonal: a thread a column.
@@ -294,7 +309,9 @@ extern "C" __global__ void __launch_bounds__(256, 2) delta_prepare(const int* li
   stage_keys(matrix(s.keys), key, stride, nullptr, threadIdx.x, kThreads);
   if (warp_id() == 0) decays(s, gates + static_cast<size_t>(first) * 2 * heads + h, heads);
   __syncthreads();
-  squares(s, lower, in.query(first, key_at), stride);
+  squares(s, lower, inverse, in.query(first, key_at), stride);  // what rows read lies where the inverse will
+  __syncthreads();
+  decay_squares(s, lower, inverse);
   if (delta.owns_key(h)) {
     uint16_t* kept = block_keys(keys, block, key_heads, delta.key_head(h));
     for (int i = threadIdx.x; i < kChunk * 2 * kKeyDim / 8; i += kThreads) {
