@@ -53,7 +53,9 @@ def _lose_and_load_again(path: Any, want: Any) -> Report:
 
 
 def _answer(engine: Engine) -> str:
-    request = engine.add([5, 9, 17], SamplingParams(max_tokens=sized(24, 4), temperature=1.0, seed=3, ignore_eos=True))
+    request = engine.add(
+        [5, 9, 17], SamplingParams(max_tokens=sized(24, 4), temperature=1.0, seed=3, ignore_eos=True)
+    )
     while request.finish_reason is None:
         engine.step()
     return digest(np.array(request.output_token_ids))
