@@ -5,7 +5,9 @@ An image's name is made of NVRTC's version, the kernel's text and what it includ
 nothing that the driver says; so the engine finds it wherever that NVRTC is.
 """
 
+import gc
 import os
+import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
@@ -44,6 +46,9 @@ LOADS: list[tuple[str, dict[str, Any]]] = [
     *(("dense-4.gguf", {"kv": kv}) for kv in ("int8", "f16")),
     *((f"dense-{kind}.gguf", {"kv": "int8", "max_model_len": 32768}) for kind in ("Q4_K", "Q8_0", "F16")),
     *(("planted.gguf", {"kv": kv, "mtp": "on"}) for kv in ("f32", "f16", "int8", "k8v4", "q4")),
+    *(("planted-4.gguf", {"kv": kv, "max_model_len": n}) for kv in ("f16", "int8") for n in (192, 65536, 262144)),
+    ("planted-8.gguf", {"prefill": "12288", "max_model_len": 12416}),
+    ("planted.gguf", {"kv": "int8", "prefill": "auto", "expert_cache": "600", "max_model_len": 262144}),
     ("planted.gguf", {"kv": "int8", "kv_resident": 20480, "max_model_len": 65536, "max_num_seqs": 4}),
     *(("planted.gguf", {"kv": kv, "prefill": rows}) for kv in ("f16", "int8") for rows in ("2048", "12288")),
     *(("planted.gguf", {**_TIERS, "prefill": rows, "cpu_share": "auto"}) for rows in ("0", "512", "2048", "8192")),
@@ -58,7 +63,7 @@ class Collector:
     """A driver that computes nothing and remembers what it was given."""
 
     def __init__(self) -> None:
-        self.properties, self.sources, self._next, self._taken = H200, set[Source](), 1 << 40, 0
+        self.properties, self.sources, self._next, self.taken = H200, set[Source](), 1 << 40, 0
 
     def close(self) -> None:
         pass
@@ -66,7 +71,7 @@ class Collector:
     def allocate(self, nbytes: int) -> int:
         address = self._next
         self._next += -(-max(nbytes, 1) // 4096) * 4096
-        self._taken += nbytes
+        self.taken += nbytes
         return address
 
     def allocate_host(self, nbytes: int) -> HostMemory:
@@ -80,7 +85,7 @@ class Collector:
         pass
 
     def free_memory(self) -> int:
-        return self.properties.memory - self._taken
+        return self.properties.memory - self.taken
 
     def upload(self, address: int, data: NDArray[Any]) -> None:
         pass
@@ -154,6 +159,7 @@ def _hollow(path: Path, options: Options) -> Path:
 
 def _lower(path: Path, options: dict[str, Any], driver: Collector) -> None:
     """Collects the kernels of a load, with those of the lowerings that stages compare."""
+    driver.taken = 0
     chosen = EngineOptions(
         device="cpu", **{"prefill": "0", "max_model_len": 4096, "ram_limit_gib": 120, **options}
     )
@@ -172,6 +178,8 @@ def _lower(path: Path, options: dict[str, Any], driver: Collector) -> None:
         for i in range(len(program)):
             driver.record(replay._between(i, i + 1))
     backend.close()
+    del loaded
+    gc.collect()  # experts in RAM
 
 
 def make() -> int:
@@ -188,14 +196,20 @@ def make() -> int:
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         errors = [e for e in pool.map(error, wanted) if e is not None]
-    keep = {compiler.path(source).name for source in wanted}
-    for path in folder.iterdir():
-        if path.name not in keep:
-            path.unlink()
-    size = sum(path.stat().st_size for path in folder.iterdir())
+    packed = _pack(folder, [compiler.path(source) for source in wanted])
     print(
-        f"{len(wanted)} kernels for {H200.arch} by NVRTC {'.'.join(map(str, version()))} in {folder}: "
-        f"{compiler.compiled} compiled in {time.perf_counter() - begin:.0f} s, {size / 2**20:.1f} MiB"
+        f"{len(wanted)} kernels for {H200.arch} by NVRTC {'.'.join(map(str, version()))}: {compiler.compiled} "
+        f"compiled in {time.perf_counter() - begin:.0f} s; {packed} has {packed.stat().st_size / 2**20:.1f} MiB"
     )
     print("\n".join(errors[:20]), end="\n" if errors else "")
     return len(errors)
+
+
+def _pack(folder: Path, images: Sequence[Path]) -> Path:
+    """These images beside their folder, a tenth of their size."""
+    packed = folder.with_name(f"{folder.name}.tar.xz")
+    with tarfile.open(packed, "w:xz") as archive:
+        for path in images:
+            if path.exists():
+                archive.add(path, f"{folder.name}/{path.name}")
+    return packed

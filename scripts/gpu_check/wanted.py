@@ -3,8 +3,10 @@ ahead (`gpu-check --wanted`) and carried. It counts only for the tree and the by
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from gpu_check.rehearsal import sized
 
 ROOT = Path(__file__).resolve().parents[2]
 CARRIED = sized(ROOT / "build/gpu-check/wanted.json", WORK / "wanted.json")
-_PIECES, _PIECE = 64, 1 << 16  # of a file that are looked at, evenly spread
+_PIECE = 32 << 20  # bytes of a file
 
 Compute = Callable[[Path], Any]
 
@@ -74,10 +76,13 @@ def tree_digest() -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Of a file's size and pieces of it."""
-    size, found = path.stat().st_size, hashlib.sha256()
-    with path.open("rb") as file:
-        for i in range(_PIECES):
-            file.seek(i * max(size - _PIECE, 0) // (_PIECES - 1))
-            found.update(file.read(_PIECE))
-    return f"{size} {found.hexdigest()[:32]}"
+    """Of all bytes, piece by piece on all cores."""
+    starts = range(0, path.stat().st_size, _PIECE)
+
+    def piece(start: int) -> bytes:
+        with path.open("rb") as file:
+            file.seek(start)
+            return hashlib.sha256(file.read(_PIECE)).digest()
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return hashlib.sha256(b"".join(pool.map(piece, starts))).hexdigest()[:32]
