@@ -1,5 +1,5 @@
 """The one switch: with STRATA_CHECK_EMULATED set, stages run on the emulated device, with small models and few repeats,
-so that nothing breaks for the first time on a machine that is lent by the minute."""
+so that nothing breaks for the first time where time is short."""
 
 import os
 import sys
