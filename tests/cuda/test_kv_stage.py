@@ -132,7 +132,7 @@ def test_what_is_copied_is_what_is_wanted_once(backend, wide):
     assert chunk.counts()["kv_stage_bytes"] == groups * group
 
 
-def test_the_first_chunk_copies_nothing(backend, wide):
+def test_the_first_chunk_copies_nothing(backend):
     want = outputs("int8", VRAM, backend(), first=0)
     chunk = Chunk("int8", STAGED, first=0).lower(backend())
     assert np.array_equal(chunk.run(), want)
