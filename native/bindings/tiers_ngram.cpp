@@ -58,6 +58,7 @@ void bind_tiers_ngram(nb::module_& m) {
       .def("box_bytes", &NgramStore::box_bytes, nb::arg("capacity"))
       .def("expect", &NgramStore::expect, nb::arg("box"))
       .def("gather", gather, nb::arg("box"), nb::arg("ids"), nb::arg("out"))
+      .def("end", &NgramStore::end, nb::call_guard<nb::gil_scoped_release>())
       .def("failure", &NgramStore::failure)
       .def("inject", [](NgramStore& self, int fault, uint32_t after) {
         self.inject(static_cast<ReadFault>(fault), after);

@@ -54,10 +54,14 @@ NgramStore::NgramStore(const NgramTable& table, NgramMode mode, uint64_t cache_r
   thread_ = std::thread([this] { serve(); });
 }
 
-NgramStore::~NgramStore() {
+void NgramStore::end() {
   stop_.store(1);
   ring();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
+}
+
+NgramStore::~NgramStore() {
+  end();
   if (map_ != nullptr) munmap(map_, mapped_);
   close(fd_);
 }

@@ -28,6 +28,7 @@ class NgramStore {
   NgramStore(const NgramTable& table, NgramMode mode, uint64_t cache_rows, int read_threads, uint64_t limit_ns,
              std::shared_ptr<Counters> counters);
   ~NgramStore();
+  void end();  // nobody is answered any more: memory that a device shares may go
   NgramStore(const NgramStore&) = delete;
   NgramStore& operator=(const NgramStore&) = delete;
 

@@ -64,6 +64,7 @@ def load_cpu(path: Path, **options: Any) -> LoadedModel:
 
 def load_gpu(path: Path, **options: Any) -> LoadedModel:
     """The file on the GPU, likewise."""
+    gc.collect()  # experts in RAM of a model before
     begin = time.perf_counter()
     chosen = EngineOptions(device="cpu", **{"prefill": "0", "ram_limit_gib": 120, **options})
     loaded = load_model(path, chosen, None, open_gpu(0))

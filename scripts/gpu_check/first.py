@@ -16,7 +16,7 @@ from gpu_check.rehearsal import sized
 from gpu_check.wanted import Wanted
 from strata.errors import DeviceError
 
-_LIMIT = sized(60.0, 300.0)  # seconds of a step
+_LIMIT = sized(90.0, 300.0)  # seconds of a step
 _MARK = "\x1e"  # begins a line that is a result
 
 
@@ -66,9 +66,10 @@ def _failed(report: Report, name: str, why: str) -> int:
 
 def _tell(report: Report, name: str, found: Report) -> None:
     report[name] = found
-    say(
-        f"{'good ' if found['good'] else 'WRONG'} {name}: { ({k: v for k, v in found.items() if k != 'good'}) }"
-    )
+    told = {k: v for k, v in found.items() if k not in ("good", "error")}
+    if "error" in found:
+        told["error"] = found["error"].strip().splitlines()[-1]
+    say(f"{'good ' if found['good'] else 'WRONG'} {name}: {told}")
 
 
 def work(names: list[str]) -> None:

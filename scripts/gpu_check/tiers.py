@@ -52,6 +52,7 @@ def run(report: Report) -> None:
 @contextmanager
 def rig(path: Path, residency: float, share: str, **options: Any) -> Iterator[GpuRig]:
     """The model with that part of its experts in slots."""
+    gc.collect()
     made = GpuRig(path, open_gpu(0), round(residency * ALL), share, ram_limit_gib=100.0, **options)
     try:
         yield made

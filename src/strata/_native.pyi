@@ -165,6 +165,8 @@ class NgramStore:
         """A device is about to ask once more."""
     def gather(self, box: NgramBox, ids: list[int], out: int) -> bool:
         """Rows of `ids` to the address `out`; False when they cannot be read."""
+    def end(self) -> None:
+        """Answers nobody any more, before memory that a device shares goes."""
     def failure(self) -> str: ...
     def inject(self, fault: int, after: int) -> None:
         """Tests: as of ExpertStore, without hanging."""

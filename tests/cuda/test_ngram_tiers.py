@@ -3,11 +3,13 @@ alone, and stores that fail or do not answer."""
 
 import hashlib
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 import numpy as np
 import pytest
+from emulated_driver import EmulatedDriver
 
+from strata.backends.cuda import CudaBackend
 from strata.config import EngineOptions
 from strata.engine import Engine, SamplingParams, tiering
 from strata.engine.ahead import RunAhead
@@ -16,6 +18,7 @@ from strata.errors import DeviceError, FaultError
 from strata.memory.ngram_store import NgramOptions, open_table
 
 PATH = Path(__file__).parents[1] / "goldens" / "qwen4exp" / "model.gguf"
+TASKS = Path("/proc/self/task")  # of this process
 POSTS = 9  # of the arguments of table_rows
 
 
@@ -126,3 +129,22 @@ def test_a_store_that_does_not_answer(stored, want):
     assert monotonic() - begin > 0.3
     made.driver.upload(posts, count)
     assert hash_of(e, tokens) == wanted
+
+
+class Unmapping(EmulatedDriver):
+    """What the host shares with the device is gone once it is closed, as with a context."""
+
+    def close(self):
+        for memory in self._memory:
+            memory.free()
+        self._memory.clear()
+
+
+def test_a_device_that_is_closed_takes_no_polled_memory_away():
+    """A store that still looked at its mailbox would end this process."""
+    made = engine(CudaBackend(Unmapping(), slab_bytes=1 << 20), "map")
+    assert len(list(made.generate([3, 5, 7], SamplingParams(max_tokens=2)))) == 2
+    tasks = len(list(TASKS.iterdir()))
+    made.close()
+    assert len(list(TASKS.iterdir())) < tasks
+    sleep(0.02)  # ten naps

@@ -107,9 +107,10 @@ class CudaBackend:
         self.tier.end_prompts()
 
     def close(self) -> None:
-        """Gives the device back; workers, which poll memory that goes with it, end first."""
+        """Gives the device back; who polls memory that goes with it ends first: workers, stores of tables."""
         if self.tier is not None:
             self.tier.close()
+        self._tables.close()
         self.driver.close()
 
     def array(self, buffer: Buffer) -> NDArray[Any]:

@@ -66,6 +66,11 @@ class Tables:
             tell.append((i, partial(store.expect, box)))
         return Asked(boxes, tuple(tell))
 
+    def close(self) -> None:
+        """Stores look at no mailbox any more, before its memory goes."""
+        for store in self._stores.values():
+            store.end()
+
     def failure(self) -> str:
         """What the last failed read was."""
         return "; ".join(text for store in self._stores.values() if (text := store.failure()))
