@@ -54,6 +54,7 @@ def _parse(text: str) -> list[tuple[int, float]]:
 
 def run_all(stages: list[tuple[int, float]], limit: float, out: Path) -> int:
     """The number of stages that did not end well; files of later stages are made meanwhile."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # stages end with this process
     begin, lines = time.perf_counter(), []
     names = list(dict.fromkeys(name for number, _ in stages for name in FILES_OF.get(number, ())))
     maker = (
@@ -87,13 +88,15 @@ def _run_apart(number: int, seconds: float, out: Path) -> str:
     kept = out / f"stage-{number}.json"
     kept.unlink(missing_ok=True)
     begin = time.perf_counter()
-    process = subprocess.Popen(_command(number, out), start_new_session=True)
+    process = subprocess.Popen(_command(number, out), process_group=0)
     try:
-        code = process.wait(seconds)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        code: int | None = process.wait(seconds)
+    except subprocess.TimeoutExpired:
         code = None
+    finally:  # also where this process is told to end
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     took = f"{time.perf_counter() - begin:.1f} s"
     if code == 0:
         return f"good, {took}"
