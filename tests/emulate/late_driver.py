@@ -10,7 +10,23 @@ from numpy.typing import NDArray
 from strata.backends.cuda.driver import COMPUTE, Launch
 
 
-class LateDriver(EmulatedDriver):
+class DeferredDriver(EmulatedDriver):
+    """Copies and single launches come after everything that waits to be done."""
+
+    def upload(self, address: int, data: NDArray[Any]) -> None:
+        self.synchronize()
+        super().upload(address, data)
+
+    def download(self, address: int, out: NDArray[np.generic]) -> None:
+        self.synchronize()
+        super().download(address, out)
+
+    def launch(self, launch: Launch) -> None:
+        self.synchronize()
+        super().launch(launch)
+
+
+class LateDriver(DeferredDriver):
     """Replays and signals stand in a queue; waiting for an event runs it up to there, copies run all of it."""
 
     def __init__(self) -> None:
@@ -32,18 +48,6 @@ class LateDriver(EmulatedDriver):
 
     def passed(self, event: list[float]) -> bool:
         return not any(x is event for x in self._queue)
-
-    def upload(self, address: int, data: NDArray[Any]) -> None:
-        self.synchronize()
-        super().upload(address, data)
-
-    def download(self, address: int, out: NDArray[np.generic]) -> None:
-        self.synchronize()
-        super().download(address, out)
-
-    def launch(self, launch: Launch) -> None:
-        self.synchronize()
-        super().launch(launch)
 
     def synchronize(self) -> None:
         self._run_queue(len(self._queue))

@@ -4,14 +4,12 @@ that what one stream should have waited for shows."""
 from collections import Counter
 from typing import Any
 
-import numpy as np
-from emulated_driver import EmulatedDriver
-from numpy.typing import NDArray
+from late_driver import DeferredDriver
 
-from strata.backends.cuda.driver import COMPUTE, COPIES, Launch
+from strata.backends.cuda.driver import COMPUTE, COPIES
 
 
-class StreamsDriver(EmulatedDriver):
+class StreamsDriver(DeferredDriver):
     """Graphs, signals and waits stand in two queues until the host needs a result; `first` is the stream that goes on
     whenever it can."""
 
@@ -38,18 +36,6 @@ class StreamsDriver(EmulatedDriver):
 
     def passed(self, event: list[float]) -> bool:
         return self._passed[id(event)] >= self._signals[id(event)]
-
-    def upload(self, address: int, data: NDArray[Any]) -> None:
-        self.synchronize()
-        super().upload(address, data)
-
-    def download(self, address: int, out: NDArray[np.generic]) -> None:
-        self.synchronize()
-        super().download(address, out)
-
-    def launch(self, launch: Launch) -> None:
-        self.synchronize()
-        super().launch(launch)
 
     def synchronize(self) -> None:
         while any(self._queues):
