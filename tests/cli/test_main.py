@@ -148,6 +148,7 @@ def test_broken_pipe_is_quiet():
         ("<&-", "run --model x -", 2, "standard input is closed"),
         (">&-", "--version", 0, ""),
         (">&-", "verify /nowhere.gguf", 1, "no such file"),
+        ("2>&-", "verify /nowhere.gguf", 1, ""),
     ],
 )
 def test_closed_streams(closing, arguments, code, words):
@@ -156,6 +157,7 @@ def test_closed_streams(closing, arguments, code, words):
     assert done.returncode == code
     assert words in done.stderr
     assert "unexpected" not in done.stderr
+    assert "error" not in done.stdout
 
 
 def test_json_is_json_on_a_terminal_without_utf8():

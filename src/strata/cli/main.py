@@ -65,8 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character must not end an answer
             stream.reconfigure(errors="backslashreplace")
-    if sys.stdout is None:  # closed before the start, as is usual for a background job
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (lives as long as the process)
+    for name in ("stdout", "stderr"):  # closed before the start, as is usual for a background job
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  (lives as long as the process)
     if env.is_set(VARIABLE):
         complete(app)
     given = sys.argv[1:] if arguments is None else arguments
