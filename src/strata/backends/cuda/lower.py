@@ -116,9 +116,14 @@ def launch(
     return Launch(kernel, (x, y, z), block, (*args, *more), shared, dependent, cluster, runs, ahead=ahead)
 
 
+def capability(at: Context) -> int:
+    """The device's compute capability: 90 of sm_90."""
+    return int(at.properties.arch.removeprefix("sm_").rstrip("a"))
+
+
 def tensor_cores(at: Context) -> bool:
     """Whether the device multiplies bf16, which the kernels of prompts ask for."""
-    return int(at.properties.arch.removeprefix("sm_").rstrip("a")) >= 80
+    return capability(at) >= 80
 
 
 def type_macro(fmt: Format, name: str = "STRATA_TYPE") -> tuple[str, str | int]:

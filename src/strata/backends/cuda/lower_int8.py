@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from strata.backends.cuda.driver import Launch
 from strata.backends.cuda.grids import TABLE_WORDS
-from strata.backends.cuda.lower import Context, ints, launch, type_macro
+from strata.backends.cuda.lower import Context, capability, ints, launch, type_macro
 from strata.ops.linear import LinearQ
 from strata.quants import Format
 
@@ -19,7 +19,7 @@ _STAGES = (4, 2)  # blocks of a stage
 
 def applies(at: Context) -> bool:
     """Whether the device's int8 tensor cores are the faster ones."""
-    return int(at.properties.arch.removeprefix("sm_").rstrip("a")) not in _F16_FASTER
+    return capability(at) not in _F16_FASTER
 
 
 @dataclass(frozen=True)
