@@ -153,7 +153,8 @@ def test_times_are_those_of_the_server(scripted):
     """Bounds that hold however busy the machine is: nothing comes before it was sent."""
     target = Target(scripted(first=0.1, each=0.02).url)
     (one,) = run_load(target, "m", Load(1, 1, 20, 5), PromptMaker())
-    assert one.ttft >= 0.1 and one.tpot >= 0.02 and len(one.gaps) == 4 and min(one.gaps) >= 0.019
+    assert one.ttft == one.pieces[0] - one.begun and len(one.gaps) == 4
+    assert all(at - one.begun >= 0.1 + 0.02 * i for i, at in enumerate(one.pieces))
     assert one.tokens == 5, "empty deltas and comments are no pieces"
 
 
@@ -192,7 +193,7 @@ def test_arrivals():
 
 
 def test_requests_are_sent_at_their_times(scripted):
-    found = scripted(first=0.3)
+    found = scripted(first=1.0)
     begun = time.perf_counter()
     samples = run_load(Target(found.url), "m", Load(0, 4, 20, 2, "rate", 20), PromptMaker())
     assert all(s.begun - begun >= 0.05 * i for i, s in enumerate(samples))
@@ -202,8 +203,8 @@ def test_requests_are_sent_at_their_times(scripted):
 def test_a_soak_ends_with_its_time(scripted):
     """Every stream looks at the clock before it asks, so that two more at most begin after the time."""
     begun = time.perf_counter()
-    samples = run_load(Target(scripted(each=0.02).url), "m", Load(2, 0, 20, 3, seconds=0.5), PromptMaker())
-    assert len(samples) > 2 and sum(s.begun - begun > 0.5 for s in samples) <= 2
+    samples = run_load(Target(scripted(each=0.02).url), "m", Load(2, 0, 20, 3, seconds=1), PromptMaker())
+    assert len(samples) > 2 and sum(s.begun - begun > 1 for s in samples) <= 2
 
 
 def figures(ttft, tpot, rate=10):

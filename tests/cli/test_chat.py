@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -248,6 +249,18 @@ class Terminal:
     def type(self, keys):
         os.write(self.end, keys)
 
+    def wait_until_it_waits(self):
+        """The prompt is shown a moment before the line is waited for: until the main thread has slept a while."""
+        before = None
+        while (now := self._state()) != before or now[0] != "S":
+            before = now
+            time.sleep(0.1)
+
+    def _state(self):
+        """Whether the main thread sleeps (`S`), and its ticks of processor time."""
+        fields = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/stat").read_text().rpartition(") ")[2].split()
+        return fields[0], fields[11], fields[12]
+
 
 def test_a_session_at_a_terminal_outlives_errors_and_interrupts(smollm2_path):
     chat = Terminal("--model", smollm2_path, "--max-context", 2048, "--system", "Be brief.")
@@ -255,7 +268,7 @@ def test_a_session_at_a_terminal_outlives_errors_and_interrupts(smollm2_path):
         chat.read_until(b"> ")
         chat.type(b"/hepl\n")
         assert b"did you mean /help?" in chat.read_until(b"> ")
-        time.sleep(0.5)  # the prompt is shown a moment before the line is waited for
+        chat.wait_until_it_waits()
         chat.type(b"dropped\x03")
         chat.read_until(b"> ")
         chat.type(b"Write a story of a thousand words about the sea.\n")

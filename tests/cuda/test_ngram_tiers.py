@@ -97,7 +97,7 @@ def stored(backend, monkeypatch):
 
     monkeypatch.setattr(tiering, "open_table", opened)
     monkeypatch.setattr(
-        tiering, "NgramOptions", lambda mode: NgramOptions(mode, cache_bytes=1, wait_seconds=0.3)
+        tiering, "NgramOptions", lambda mode: NgramOptions(mode, cache_bytes=1, wait_seconds=1)
     )
     made = backend()
     return made, engine(made, "direct"), found[0]
@@ -126,7 +126,7 @@ def test_a_store_that_does_not_answer(stored, want):
     begin = monotonic()
     with pytest.raises(FaultError, match="did not answer in time"):
         hash_of(e, tokens)
-    assert monotonic() - begin > 0.3
+    assert monotonic() - begin >= 1
     made.driver.upload(posts, count)
     assert hash_of(e, tokens) == wanted
 

@@ -27,7 +27,7 @@ def running(path, server_options=None, keys=(), reload=False, load=None, **optio
     server = uvicorn.Server(server_config(app, settings, "error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not server.started and time.monotonic() < deadline:
         time.sleep(0.01)
     try:
@@ -35,7 +35,7 @@ def running(path, server_options=None, keys=(), reload=False, load=None, **optio
         yield SimpleNamespace(port=port, engine=engine, service=app.state.service, app=app, server=server)
     finally:
         server.should_exit = True
-        thread.join(timeout=20)
+        thread.join(timeout=60)
         assert not thread.is_alive()
 
 

@@ -12,7 +12,7 @@ MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 
 def ask(server, method, path, body=None, headers=None):
     """(status, headers, body as bytes) of one request."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     try:
         raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         connection.request(method, path, raw, {"Content-Type": "application/json", **(headers or {})})
@@ -28,7 +28,7 @@ def post(server, path, body, headers=None):
     return status, json.loads(answer)
 
 
-def idle(server, seconds=20):
+def idle(server, seconds=60):
     """Whether all requests have ended, after a while at most."""
     deadline = time.monotonic() + seconds
     while server.service.engine.num_open and time.monotonic() < deadline:

@@ -67,7 +67,7 @@ def health(server):
     return ask(server, "GET", "/health")
 
 
-def wait_for(condition, seconds=20):
+def wait_for(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

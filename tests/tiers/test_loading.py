@@ -83,7 +83,7 @@ def test_an_absurdly_slow_disk_is_worth_a_line(model_path, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING, logger="strata"):
         loading = threading.Thread(target=store.load)
         loading.start()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not caplog.messages and time.monotonic() < deadline:
             time.sleep(0.01)
         store.native.inject(0, 0)

@@ -37,7 +37,7 @@ def tab(browser):
         context = browser.new_context(viewport={"width": width, "height": 800})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on(
             "console", lambda m: faults.append(m.text) if m.type == "error" and "401" not in m.text else None
@@ -129,7 +129,7 @@ def say():
 def until():
     """Waits until a script's expression is true; playwright's own way would need `eval`, which the page forbids."""
 
-    def wait(page, expression, seconds=20):
+    def wait(page, expression, seconds=60):
         deadline = time.monotonic() + seconds
         while not page.evaluate(expression):
             assert time.monotonic() < deadline, f"never: {expression}"

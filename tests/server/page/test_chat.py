@@ -91,7 +91,7 @@ def test_tool_calls_are_shown_and_answered(scripted, tab, say):
 def test_stop_keeps_what_came_and_regenerate_asks_again(scripted, tab, say):
     gate = threading.Event()
     server = scripted(
-        [{"content": "first part"}, lambda: gate.wait(20), {"content": " never"}], [{"content": "second"}]
+        [{"content": "first part"}, lambda: gate.wait(60), {"content": " never"}], [{"content": "second"}]
     )
     page = tab(server.port)
     say(page, "go")
@@ -129,9 +129,26 @@ def test_conversations_are_kept_in_the_browser(scripted, tab, say):
     assert page.locator("#conversations li").count() == 0
 
 
+def test_a_reload_keeps_what_came(scripted, tab, say):
+    gate = threading.Event()
+    page = tab(scripted([{"content": "first part"}, lambda: gate.wait(60)], [lambda: gate.wait(60)]).port)
+    say(page, "go")
+    page.wait_for_selector("text=first part")
+    assert page.locator("text=Regenerate").count() == 0, "it is still being made"
+    page.reload()
+    page.wait_for_selector("text=Regenerate")
+    assert texts(page, "article.assistant .body p") == ["first part"]
+    say(page, "and now")
+    page.wait_for_selector("text=Waiting for the model")
+    page.reload()
+    page.wait_for_selector("text=and now")
+    assert page.locator("article").count() == 3, "of the second answer nothing came"
+    gate.set()
+
+
 def test_an_answer_goes_on_while_another_conversation_is_shown(scripted, tab, say, until):
     gate = threading.Event()
-    page = tab(scripted([{"content": "begun"}, lambda: gate.wait(20), {"content": " and ended"}]).port)
+    page = tab(scripted([{"content": "begun"}, lambda: gate.wait(60), {"content": " and ended"}]).port)
     say(page, "go")
     page.wait_for_selector("text=begun")
     page.click("#new")

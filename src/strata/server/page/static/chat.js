@@ -18,6 +18,7 @@ export function startChat() {
   });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !event.defaultPrevented) stop(); });
   by("stop").addEventListener("click", stop);
+  addEventListener("beforeunload", leave);
   by("new").addEventListener("click", () => { show(fresh()); by("message").focus(); });
   by("menu").addEventListener("click", () => unfold(by("menu").getAttribute("aria-expanded") !== "true"));
   for (const [id, name] of Object.entries(WISHES)) {
@@ -67,7 +68,8 @@ function ready() {
 function actions(message, index) {
   const found = [["Copy", () => navigator.clipboard?.writeText(message.content)]];
   if (message.role === "user") found.push(["Edit", () => edit(index)]);
-  if (message.role === "assistant" && index === shown.messages.length - 1) found.push(["Regenerate", regenerate]);
+  const ended = running?.conversation !== shown;
+  if (message.role === "assistant" && index === shown.messages.length - 1 && ended) found.push(["Regenerate", regenerate]);
   return found;
 }
 
@@ -115,6 +117,14 @@ function stop() {
   running?.controller.abort();
 }
 
+// A reload keeps what came. Not on `pagehide`: by then the browser has cut the stream, which looks like a fault.
+function leave() {
+  if (!running) return;
+  stop();
+  dropEmpty(running.conversation);
+  keep();
+}
+
 function requestOf(conversation) {
   const { system, temperature, max_tokens, reasoning_effort, tools } = conversation.wishes;
   const history = conversation.messages.map(({ figures, error, ...message }) => message);
@@ -151,13 +161,17 @@ async function answer() {
   view.end();
   running = null;
   if (failed) message.error = failed;
-  else if (!message.content && !message.reasoning_content && !message.tool_calls) {
-    conversation.messages = conversation.messages.filter((m) => m !== message);
-  }
+  dropEmpty(conversation);
   keep();
   if (shown === conversation) draw();
   ready();
   note(failed, Boolean(failed));
+}
+
+// An answer of which nothing came, not even a fault, leaves no message.
+function dropEmpty(conversation) {
+  const { role, content, reasoning_content, tool_calls, error } = conversation.messages.at(-1) ?? {};
+  if (role === "assistant" && !content && !reasoning_content && !tool_calls && !error) conversation.messages.pop();
 }
 
 function figures(usage, timings) {
