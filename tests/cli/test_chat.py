@@ -258,7 +258,12 @@ class Terminal:
 
     def _state(self):
         """Whether the main thread sleeps (`S`), and its ticks of processor time."""
-        fields = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/stat").read_text().rpartition(") ")[2].split()
+        fields = (
+            Path(f"/proc/{self.process.pid}/task/{self.process.pid}/stat")
+            .read_text()
+            .rpartition(") ")[2]
+            .split()
+        )
         return fields[0], fields[11], fields[12]
 
 
