@@ -64,3 +64,16 @@ def test_the_page_on_commands_lists_every_setting():
     text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     rows = [row(o) for settings in SETTINGS for o in settings.options()]
     assert [row for row in rows if row not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("cpu_share", "2"), ("pcie_share", "-0.5"), ("cpu_share", "half"), ("expert_cache", "-1")],
+)
+def test_text_that_stands_for_a_number_is_checked_whatever_the_model(name, text):
+    with pytest.raises(UsageError, match=f"is {text}; it must be auto or a"):
+        EngineOptions.resolve({name: text}, {})
+
+
+def test_a_share_in_a_file_may_be_a_number():
+    assert EngineOptions.resolve({}, {}, {"memory.cpu_share": 0.25}).cpu_share == "0.25"

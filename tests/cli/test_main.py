@@ -118,7 +118,7 @@ def test_debug_shows_the_traceback(strata, monkeypatch):
     ("name", "value", "text"),
     [
         ("STRATA_THREADS", "many", "STRATA_THREADS is 'many'; it must be a whole number"),
-        ("STRATA_THREADS", "-2", "--threads is -2; it must be at least 0 and at most 1,024"),
+        ("STRATA_THREADS", "-2", "--threads is -2; it must be from 0 to 1,024"),
         ("STRATA_TREADS", "2", "STRATA_TREADS is no setting (did you mean STRATA_THREADS?)"),
         ("STRATA_LOG", "loud", "STRATA_LOG is loud; it must be one of debug, info, warning, error"),
     ],

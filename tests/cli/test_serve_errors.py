@@ -15,7 +15,7 @@ WRONG = {
     "number for text": ("[model]\npath = 5\n", 2, "model.path is 5; it must be text"),
     "real for a number": ("[infer]\nthreads = 1.5\n", 2, "infer.threads is 1.5; it must be a whole number"),
     "a list": ("[infer]\nthreads = [1]\n", 2, "infer.threads is [1]; it must be a whole number"),
-    "too large": ("[server]\nport = 70000\n", 2, "--port is 70000; it must be at least 0 and at most 65,535"),
+    "too large": ("[server]\nport = 70000\n", 2, "--port is 70000; it must be from 0 to 65,535"),
     "no choice": ("[context]\ncache_dtype = 'f61'\n", 2, "did you mean f16?"),
 }
 

@@ -276,6 +276,12 @@ def test_a_large_body_is_refused(tiny_server):
     assert "at most" in answer["error"]["message"]
 
 
+def test_who_sends_a_little_too_much_reads_why(tiny_server):
+    """It sends all before it looks for an answer; a connection closed meanwhile would be all it gets."""
+    status, answer = post(tiny_server, TEXT, b" " * (17 << 20))
+    assert status == 413 and "at most 16,777,216" in answer["error"]["message"]
+
+
 def test_unknown_paths_and_methods(tiny_server):
     assert post(tiny_server, "/v1/nothing", {})[0] == 404
     assert post(tiny_server, "/v1/models", {})[0] == 405

@@ -14,6 +14,9 @@ from strata.config import OPTIONS, EngineOptions, Option
 from strata.errors import UsageError
 
 
+_FAR = 1e5  # limits beyond it are nobody's concern
+
+
 def flag(name: str, default: str | None = None) -> Any:
     """Typer's option for a setting: a string that strata.config parses and checks, None when not given.
 
@@ -21,7 +24,7 @@ def flag(name: str, default: str | None = None) -> Any:
     """
     option = OPTIONS[name]
     is_flag = option.type is bool
-    notes = [option.limits] if option.choices else []
+    notes = [option.limits] if option.choices or option.pattern or option.high < _FAR else []
     notes += [f"default: {default or option.default_text}"] + ([f"env: {option.env}"] if option.env else [])
     return typer.Option(
         option.flag,

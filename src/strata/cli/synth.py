@@ -196,7 +196,7 @@ def tiny(
     draft: Annotated[bool, typer.Option("--draft/--no-draft", help="Add a draft layer.")] = False,
     seed: Seed = 1,
 ) -> None:
-    """A tiny random model of any family, small enough for a reference to run."""
+    """A tiny random model of one of these architectures, small enough for a reference to run."""
     from strata import synth
 
     geometry = _with_sizes(replace(synth.tiny_geometry(arch), draft=draft), sizes or [])

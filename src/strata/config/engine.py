@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from strata.config.option import Settings, setting
 
 MAX_THREADS = 1024
+SHARE = r"auto|0(\.\d*)?|\.\d+|1(\.0*)?"
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ class EngineOptions(Settings):
         "Experts that VRAM holds; auto: as many as fit.",
         toml="memory.expert_cache",
         in_environment=False,
+        pattern=r"auto|\d{1,7}",
+        limits_text="auto or a whole number of experts",
     )
     kv_resident: int = setting(
         0,
@@ -220,6 +223,8 @@ class EngineOptions(Settings):
         "Share of the experts missing in VRAM that the CPU computes, 0 to 1; auto: by measured rates.",
         toml="memory.cpu_share",
         in_environment=False,
+        pattern=SHARE,
+        limits_text="auto or a number from 0 to 1",
     )
     pcie_share: str = setting(
         "auto",
@@ -227,6 +232,8 @@ class EngineOptions(Settings):
         "Share of those experts that is copied to the GPU instead: one less --cpu-share; auto: by measured rates.",
         toml="memory.pcie_share",
         in_environment=False,
+        pattern=SHARE,
+        limits_text="auto or a number from 0 to 1",
     )
     exclusive: str = setting(
         "off",

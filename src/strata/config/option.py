@@ -57,6 +57,8 @@ class Option:
             return self.limits_text or ", ".join(self.choices)
         if self.type is bool:
             return "true or false"
+        if math.isfinite(self.high) and not self.open_low and not self.open_high:
+            return f"from {_digits(self.low)} to {_digits(self.high)}"
         above = f"{'above' if self.open_low else 'at least'} {_digits(self.low)}"
         below = f"{'below' if self.open_high else 'at most'} {_digits(self.high)}"
         return f"{above} and {below}" if math.isfinite(self.high) else above
@@ -106,7 +108,7 @@ class Option:
             value = float(value)
         if self.on_off and isinstance(value, bool):
             value = "on" if value else "off"
-        if self.pattern and type(value) is int:
+        if self.pattern and type(value) in (int, float):
             value = str(value)
         if type(value) is not self.type:
             raise UsageError(

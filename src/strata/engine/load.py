@@ -79,7 +79,7 @@ def load_model(
         options = replace(options, prefill="0")
     measure = gpu_measure(backend) if backend is not None and backend.name == "cuda" else None
     placement = make_plan(file, model, options, drafted, _machine(options, backend), measure)
-    _tell(placement)
+    _tell(placement, options.threads)
     choice = placement.choice
     cutter = Cutter(min(choice.prefill, -(-choice.context // PAGE_CELLS) * PAGE_CELLS))
     limits = Limits(
@@ -135,9 +135,16 @@ def _state(model: Model, choice: Choice, resident: Residency | None) -> StatePoo
     return StatePool.create(shape, choice.pages, slots, choice.kv, resident)
 
 
-def _tell(placement: Placement) -> None:
+def _tell(placement: Placement, threads: int) -> None:
+    say = log.logger(__name__).warning
     for note in placement.notes:
-        log.logger(__name__).warning("%s", note)
+        say("%s", note)
+    if threads > (granted := hw.cpu_count()):
+        say(
+            "--threads is %d and the machine grants %d: threads that wait for each other make it slow",
+            threads,
+            granted,
+        )
 
 
 def _resident(placement: Placement, options: EngineOptions, backend: Backend) -> Residency | None:

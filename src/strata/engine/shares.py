@@ -7,9 +7,8 @@ BY_COSTS = -1.0
 
 
 def cpu_share(options: EngineOptions) -> float:
-    """Share of the misses that the CPU takes, 0 to 1; BY_COSTS: by measured rates. UsageError for what is no share."""
-    cpu = _share("--cpu-share", options.cpu_share)
-    link = _share("--pcie-share", options.pcie_share)
+    """Share of the misses that the CPU takes, 0 to 1; BY_COSTS: by measured rates. UsageError for a contradiction."""
+    cpu, link = _share(options.cpu_share), _share(options.pcie_share)
     if cpu is None:
         return BY_COSTS if link is None else 1.0 - link
     if link is not None and abs(cpu + link - 1.0) > 1e-6:
@@ -17,13 +16,5 @@ def cpu_share(options: EngineOptions) -> float:
     return cpu
 
 
-def _share(name: str, text: str) -> float | None:
-    if text == "auto":
-        return None
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise UsageError(f"{name} is {text}; it must be auto or a number from 0 to 1")
-    return share
+def _share(text: str) -> float | None:
+    return None if text == "auto" else float(text)

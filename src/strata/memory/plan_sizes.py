@@ -149,10 +149,8 @@ class PlanOptions:
 
     @classmethod
     def of(cls, options: EngineOptions) -> Self:
-        """From the engine's options; UsageError for an expert cache that is no number."""
+        """From the engine's options."""
         slots = options.expert_cache
-        if slots != "auto" and not slots.isdigit():
-            raise UsageError(f"--expert-cache is {slots}; it must be auto or a whole number of experts")
         return cls(
             max_context=options.max_model_len,
             max_num_seqs=options.max_num_seqs,

@@ -20,7 +20,7 @@ from strata.server.page.files import PATHS
 OPEN_PATHS = (
     frozenset({"/health"}) | PATHS
 )  # answered without a key: for load balancers; the page, where it is entered
-_DRAIN_BYTES, _DRAIN_SECONDS = 256 << 10, 0.25
+DRAIN = (256 << 10, 0.25)  # bytes and seconds
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -87,10 +87,13 @@ class Guard:
         await refuse(scope, receive, send, *refusal)
 
 
-async def refuse(scope: Scope, receive: Receive, send: Send, status: int, message: str) -> None:
-    """Answers and closes. What comes of the body at once is read: closed before, the answer might be lost with it."""
+async def refuse(
+    scope: Scope, receive: Receive, send: Send, status: int, message: str, drain: tuple[int, float] = DRAIN
+) -> None:
+    """Answers and closes. What comes of the body before (at most `drain`'s bytes and seconds) is read: closed earlier,
+    the answer might be lost with it."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(_drain(receive), _DRAIN_SECONDS)
+        await asyncio.wait_for(_drain(receive, drain[0]), drain[1])
     note_refusal(scope, status, message)
     body = json.dumps(error_body(scope["path"], status, message)).encode()
     headers: list[Any] = [(b"content-type", b"application/json"), (b"connection", b"close")]
@@ -100,8 +103,7 @@ async def refuse(scope: Scope, receive: Receive, send: Send, status: int, messag
     await send({"type": "http.response.body", "body": body})
 
 
-async def _drain(receive: Receive) -> None:
-    left = _DRAIN_BYTES
+async def _drain(receive: Receive, left: int) -> None:
     while left > 0:
         message = await receive()
         left -= len(message.get("body", b"")) + 1

@@ -2,7 +2,10 @@
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from strata.server.guard import refuse
+from strata.server.guard import DRAIN, refuse
+
+_WORTH_READING = 4  # times the limit: a body of a little too much is read, so that its sender reads why
+_SECONDS = 5.0
 
 
 class BodyLimit:
@@ -35,7 +38,8 @@ class BodyLimit:
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, size: int) -> None:
         message = f"the body has {size:,} bytes or more; at most {self.max_bytes:,} are taken"
-        await refuse(scope, receive, send, 413, message)
+        most = _WORTH_READING * self.max_bytes
+        await refuse(scope, receive, send, 413, message, (most, _SECONDS) if size <= most else DRAIN)
 
 
 class _TooLarge(Exception):

@@ -272,8 +272,11 @@ def _by_size(buckets: Sequence[int], replays: Sequence[Replay], most: int) -> tu
 
 
 def layer_options(file: ModelFile, model: Model, options: EngineOptions) -> LayerOptions:
-    """How the draft layer is built. A head of float values is always used whole."""
+    """How the draft layer is built. A head of float values is always used whole; a file that serves nothing is checked
+    all the same."""
     draft: Any = getattr(model, "draft", None)
-    if draft is None or draft.output.is_float:
+    listed = draft is not None and not draft.output.is_float
+    if not listed and options.draft_vocab in ("auto", "full"):
         return LayerOptions(options.mtp_window)
-    return LayerOptions(options.mtp_window, chosen(file, options.draft_vocab, model.config.vocab_size))
+    ids = chosen(file, options.draft_vocab, model.config.vocab_size)
+    return LayerOptions(options.mtp_window, ids if listed else None)
