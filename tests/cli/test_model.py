@@ -151,3 +151,23 @@ def test_benchmark(strata, smollm2_path):
     share = found["generation_tps"] * found["bytes_moved"] / 4 / found["read_bandwidth"]
     assert found["bandwidth_share"] == pytest.approx(share)
     assert "tok/s" in strata("benchmark", "--model", smollm2_path, *sizes).out
+
+
+def test_first_tokens_of_several_prompts(strata, smollm2_path):
+    done = strata("benchmark", "--model", smollm2_path, "--prompts", "5,70", "--rounds", "1")
+    assert [line.split(",")[1].split(" after")[0] for line in done.out.splitlines()] == [
+        " first token of 5", " first token of 70",
+    ]  # fmt: skip
+    assert "first token" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--prompts", "5", "--fill-context", "9"), "--prompts and --fill-context are measured apart"),
+        (("--windows", "1", "--prompts", "5"), "--windows and --prompts are measured apart"),
+        (("--sustained", "1", "--json"), "--json is of the plain measurement, which --sustained replaces"),
+    ],
+)
+def test_kinds_of_benchmark_that_exclude_each_other(refused, arguments, text):
+    assert text in refused("benchmark", "--model", "x", *arguments, code=2)

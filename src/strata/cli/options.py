@@ -13,7 +13,6 @@ from strata import env
 from strata.config import OPTIONS, EngineOptions, Option
 from strata.errors import UsageError
 
-
 _FAR = 1e5  # limits beyond it are nobody's concern
 
 

@@ -1,6 +1,6 @@
 """`strata benchmark --prompts`: first tokens of prompts of several lengths, and where a chunk's time goes."""
 
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +29,8 @@ def lengths_of(text: str) -> list[int]:
 
 def prompt_benchmark(
     model: Path, options: "EngineOptions", lengths: list[int], rounds: int, timeline: bool
-) -> list[str]:
-    """Lines of the report; a line per length goes to standard error."""
+) -> Iterator[str]:
+    """Lines of the report, each as soon as it is known."""
     from strata.bench.prompts import PromptProbe, fit, text_of
     from strata.engine import Engine
 
@@ -40,13 +40,13 @@ def prompt_benchmark(
     probe.warm_up()
     for tokens in lengths:
         times.append(probe.first_token(tokens, rounds))
-        print(_line(times[-1]), file=sys.stderr)
-    lines = [_line(t) for t in times]
+        yield _line(times[-1])
     long = [t for t in times if t.tokens >= _FIT_FROM]
     if len({t.tokens for t in long}) > 1:
         line = fit(long)
-        lines.append(f"fit         {line.fixed:9.3f} s fixed, then {line.tps:.0f} tok/s")
-    return [*lines, *(_timeline(engine, times) if timeline else [])]
+        yield f"fit         {line.fixed:9.3f} s fixed, then {line.tps:.0f} tok/s"
+    if timeline:
+        yield from _timeline(engine, times)
 
 
 def _line(time: "PromptTime") -> str:

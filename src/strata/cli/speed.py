@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +18,7 @@ from strata.cli.options import (
     parse_count,
     taking,
 )
+from strata.errors import UsageError
 
 WARM_UP = 512  # cells of what is decoded before prompts are read
 
@@ -56,7 +58,10 @@ def benchmark(
     lengths = parse_count("--prompt-len", prompt_len), parse_count("--gen-len", gen_len, 2)
     num_rounds = parse_count("--rounds", rounds)
     cells, minutes = parse_count("--fill-context", fill_context, 0), parse_count("--sustained", sustained, 0)
-    if warm_up := parse_count("--windows", windows, 0):
+    warm_up = parse_count("--windows", windows, 0)
+    decoding = {"--fill-context": cells, "--sustained": minutes, "--timeline": timeline and not prompts}
+    _check_kind({"--windows": warm_up, "--prompts": prompts}, decoding, as_json)
+    if warm_up:
         from strata.cli.decode_speed import windows_benchmark
 
         options = engine_options(context.params, max_model_len="1024")
@@ -67,7 +72,8 @@ def benchmark(
 
         found = lengths_of(prompts)
         options = engine_options(context.params, max_model_len=str(max(found) + WARM_UP))
-        print("\n".join(prompt_benchmark(model, options, found, num_rounds, timeline)))
+        for line in prompt_benchmark(model, options, found, num_rounds, timeline):
+            print(line, flush=True)
         return
     if cells or minutes or timeline:
         from strata.cli.decode_speed import decode_benchmark
@@ -88,6 +94,15 @@ def benchmark(
         engine, Workload(*lengths, num_rounds), bandwidth, lambda line: print(line, file=sys.stderr)
     )
     print(json.dumps(_json(report)) if as_json else "\n".join(_lines(report)))
+
+
+def _check_kind(alone: Mapping[str, object], decoding: Mapping[str, object], as_json: bool) -> None:
+    """UsageError for kinds of measurement that exclude each other. What is said of decoding goes together."""
+    single, together = ([name for name, value in kind.items() if value] for kind in (alone, decoding))
+    if len(single) + bool(together) > 1:
+        raise UsageError(f"{' and '.join(single + together)} are measured apart")
+    if as_json and single + together:
+        raise UsageError(f"--json is of the plain measurement, which {(single + together)[0]} replaces")
 
 
 def _json(report: "SpeedReport") -> dict[str, float]:
