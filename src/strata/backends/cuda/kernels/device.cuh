@@ -34,4 +34,14 @@ __device__ __forceinline__ int dot4(uint32_t a, uint32_t b, int c) {
   return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
 }
 
+// y[token][row] of the four results that a thread has of an mma tile: rows 0 and 8 of tokens 0 and 1.
+__device__ __forceinline__ void store_results(float* y, int n, int tokens, int row, int token, const float4& v) {
+  float* at = y + static_cast<int64_t>(token) * n + row;
+  const bool low = token < tokens, high = token + 1 < tokens;
+  if (row < n && low) at[0] = v.x;
+  if (row < n && high) at[n] = v.y;
+  if (row + 8 < n && low) at[8] = v.z;
+  if (row + 8 < n && high) at[n + 8] = v.w;
+}
+
 }  // namespace strata

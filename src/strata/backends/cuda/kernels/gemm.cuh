@@ -275,17 +275,7 @@ struct Gemm {
     dependency_launch();
     const auto row = [&](int r) { return PackedRow{p.w, min(p.row0 + r, p.n - 1)}; };
     const auto token = [&](int i) { return min(p.token0 + i, p.tokens - 1); };
-    run(shared, p.n, row, {p.q, p.d, p.sums}, token, [&](int r, int i, const float4& v) { put_rows(p.y, p.n, p.tokens, p.row0 + r, p.token0 + i, v); });
-  }
-
-  // y[token][row] of a thread's four results.
-  static __device__ __forceinline__ void put_rows(float* y, int n, int tokens, int row, int token, const float4& v) {
-    float* at = y + static_cast<int64_t>(token) * n + row;
-    const bool low = token < tokens, high = token + 1 < tokens;
-    if (row < n && low) at[0] = v.x;
-    if (row < n && high) at[n] = v.y;
-    if (row + 8 < n && low) at[8] = v.z;
-    if (row + 8 < n && high) at[n + 8] = v.w;
+    run(shared, p.n, row, {p.q, p.d, p.sums}, token, [&](int r, int i, const float4& v) { store_results(p.y, p.n, p.tokens, p.row0 + r, p.token0 + i, v); });
   }
 
   // Adds a segment's chains to the totals.

@@ -21,6 +21,6 @@ extern "C" __global__ void __launch_bounds__(Tile::kThreads)
   if (token0 >= count) return;
   Tile::run(
       shared, n, [=](int r) { return PackedRow{w, min(row0 + r, n - 1)}; }, {q, d, sums}, [=](int i) { return min(token0 + i, count - 1); },
-      [&](int row, int token, const float4& v) { Tile::put_rows(y, n, count, row0 + row, token0 + token, v); });
+      [&](int row, int token, const float4& v) { store_results(y, n, count, row0 + row, token0 + token, v); });
 }
 extern "C" { extern __device__ const int int8_linear_shared = Tile::kSharedBytes; }

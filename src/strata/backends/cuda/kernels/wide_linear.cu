@@ -25,14 +25,6 @@ extern "C" __global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 1
   ImageRows<Weights> from{rows + static_cast<size_t>(row0 / kSlab) * along, along};
   ImageTokens<Weights> to{tokens + static_cast<size_t>(token0 / kSlab) * along, along};
   tile.template run<STRATA_PARTS>(from, to, k / kBlock);
-  tile.results(STRATA_PARTS, [&](int row, int token, const float4& v) {
-    const int at_row = first + row0 + row;
-    float* at = y + static_cast<int64_t>(token0 + token) * n + at_row;
-    const bool low = token0 + token < count, high = token0 + token + 1 < count;
-    if (at_row < n && low) at[0] = v.x;
-    if (at_row < n && high) at[n] = v.y;
-    if (at_row + 8 < n && low) at[8] = v.z;
-    if (at_row + 8 < n && high) at[n + 8] = v.w;
-  });
+  tile.results(STRATA_PARTS, [&](int row, int token, const float4& v) { store_results(y, n, count, first + row0 + row, token0 + token, v); });
 }
 extern "C" { extern __device__ const int wide_linear_shared = Tile::kSharedBytes; }
