@@ -282,6 +282,11 @@ def test_who_sends_a_little_too_much_reads_why(tiny_server):
     assert status == 413 and "at most 16,777,216" in answer["error"]["message"]
 
 
+def test_a_probe_may_ask_for_the_head_alone(tiny_server):
+    status, headers, body = ask(tiny_server, "HEAD", "/health")
+    assert (status, body) == (200, b"") and headers["content-type"] == "application/json"
+
+
 def test_unknown_paths_and_methods(tiny_server):
     assert post(tiny_server, "/v1/nothing", {})[0] == 404
     assert post(tiny_server, "/v1/models", {})[0] == 405

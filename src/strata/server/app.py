@@ -87,6 +87,7 @@ def _lifespan(
 
 
 @probes.get("/health")
+@probes.head("/health", include_in_schema=False)  # what load balancers ask
 async def health(request: Request) -> JSONResponse:
     """200 while requests can be served, as far as is known."""
     engine = request.app.state.service.engine
