@@ -50,9 +50,13 @@ def test_reasoning_and_content(text, thinking, reasoning, content):
         assert parse(text, style, thinking) == (reasoning, content, [])
 
 
-def test_a_call_cut_off_in_its_opening_is_text():
-    for cut in ("<tool_call>", "<tool_call>\n<fun", "<tool_call>\n<function=get_wea"):
-        assert parse("Hi\n" + cut, thinking=False) == ("", "Hi\n" + cut, [])
+def test_a_call_cut_off_in_its_opening_is_dropped():
+    for cut in ("<tool_call>", "<tool_call>\n<fun", "<tool_call>\n<function=get_wea", "<function=get_wea"):
+        assert parse("Hi\n" + cut, thinking=False) == ("", "Hi", [])
+    for cut in ("<tool_call>", '<tool_call>\n{"na', '<tool_call>{"name": "get_wea', '<tool_call>{"id": [1'):
+        assert parse("Hi\n" + cut, ToolStyle.JSON, thinking=False) == ("", "Hi", [])
+    for text in ("the tag <tool_call> is", "a <function", "`<tool_call>", "<tool_call>\nis a tag"):
+        assert parse(text, thinking=False) == ("", text, []), "no call can come of it"
 
 
 def test_calls_inside_unclosed_thinking():

@@ -5,6 +5,7 @@ What counts as a tag (docs/chat.md has the reasons):
 * A call counts with its whole opening, outside of code fences and spans. Inside reasoning it must also begin a line and
   name a function that was offered; the reasoning goes on behind it.
 * Space before a tag and line breaks behind one belong to the tag.
+* An answer that ends inside a call's opening, behind its tag, ends before it: half a tag is of no use to anybody.
 
 Decisions depend on the text alone, never on how it was cut. Held back are only space and what may become a tag.
 """
@@ -144,7 +145,7 @@ class OutputParser:
             self._space = ""
         return match
 
-    def _read_opening(self, at: int, _final: bool) -> Match:
+    def _read_opening(self, at: int, final: bool) -> Match:
         if self._style is ToolStyle.NONE:
             return NO
         quoting = self._quoting_with_space()
@@ -155,6 +156,9 @@ class OutputParser:
             match = match_head(self._text, skip_space(self._text, tag.end)) if tag else tag
         else:
             match = self._match_xml(at, tag, quoting.at_line_start)
+        if match.undecided and final and self._text.startswith((_CALL, _FUNCTION), at):
+            self._space, self._behind_call = "", True
+            return Match(len(self._text))
         if not match or (self._thinking and self._schemas.given and match.name not in self._schemas):
             return match if match.undecided else NO
         self._begin_call(match.name)
