@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from strata.bench import probe
 from strata.bench.probe import Probe
 from strata.config import EngineOptions
 from strata.engine import Engine
+from strata.engine.gpu_experts import set_gpu_costs
 from strata.engine.load import LoadedModel, load_model
 from strata.errors import DeviceError
 
@@ -81,6 +83,25 @@ def on_gpu(path: Path, **options: Any) -> Iterator[LoadedModel]:
     finally:
         close(Engine(loaded))
         gc.collect()
+
+
+def hold_link(loaded: LoadedModel, gbps: float) -> None:
+    """Copies of experts are paced as by a link of so many GB/s, and shares reckon with it."""
+    backend = backend_of(loaded)
+    tier = backend.tier
+    assert tier is not None
+    tier._options = replace(tier._options, link_rate=1e9 * gbps)
+    tier.device.set_link(1 / gbps)
+    set_gpu_costs(backend, loaded.model, EngineOptions(link_limit_gbps=gbps))
+
+
+def memory(loaded: LoadedModel) -> dict[str, float]:
+    """GiB of the GPU: in use with its context, and what the plan gave to experts and left free."""
+    driver, placement = backend_of(loaded).driver, loaded.placement
+    assert placement.vram is not None
+    in_use = driver.properties.memory - driver.free_memory()
+    found = {"in use": in_use, "planned": placement.vram.used, "experts": placement.slots.nbytes}
+    return {name: round(nbytes / 2**30, 2) for name, nbytes in found.items()}
 
 
 def close(engine: Engine) -> None:

@@ -1,5 +1,6 @@
-"""Stage 16: drafts on the full-size planted model, everything resident: what rows and passes cost, and the gain by how
-often drafts are right (the dial: a right draft is kept with that chance), alone and in batches, against none."""
+"""Stages 16 and 19: drafts on the full-size planted model, by how often they are right (the dial: a right draft is kept
+with that chance), against none. 16, everything resident: what rows and passes cost; alone and in batches. 19: on
+24 GiB, at full link and with the link held to 22 GB/s."""
 
 import time
 import zlib
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_check.common import Report, gpu_state, on_gpu, say
+from gpu_check.common import Report, gpu_state, hold_link, memory, on_gpu, say
 from gpu_check.files import model_file
 from gpu_check.rehearsal import sized
 from strata.engine import Engine, Request, SamplingParams, Status
@@ -18,6 +19,8 @@ from strata.engine.drafts.speculation import Speculation
 TOKENS, WARM = sized((448, 64), (10, 2))
 DIALS = sized((0, 50, 75, 90, 100), (75,))
 BATCHES = sized((2, 4, 8), (2,))
+SMALLER, SLOW = sized({"vram_limit_gib": 24.0}, {"expert_cache": "16"}), 22.0  # GB/s
+TIERED = sized((None, 75, 100, 50, 0, None), (None, 75))
 SKIPPED = sized(20, 2)  # steps before the median
 
 
@@ -108,6 +111,29 @@ def run(report: Report) -> None:
     options = {"kv": "int8", "max_model_len": 4096, "max_num_seqs": 8, "mtp": "on", "lookup": "off"}
     with on_gpu(path, **options) as loaded:
         _measure(report, path, Engine(loaded))
+
+
+def run_tiers(report: Report) -> None:
+    """Stage 19."""
+    path = model_file("planted.gguf")
+    options = {"kv": "int8", "max_model_len": sized(4096, 256), "mtp": "on", "lookup": "off"}
+    with on_gpu(path, **options, **SMALLER) as loaded:
+        engine, cycle = Engine(loaded), np.load(f"{path}.cycle.npy").tolist()
+        report["memory"] = memory(loaded)
+        run_once(engine, cycle, 1, 100, Fixed(7), sized(256, 8))
+        for link in (0.0, SLOW):
+            if link:
+                hold_link(loaded, link)
+            found = report[f"link {link or 'full'}"] = []
+            for percent in TIERED:
+                decision = Fixed(0) if percent is None else Decision()
+                one = run_once(engine, cycle, 1, percent or 0, decision)
+                one |= {} if percent is None else costs(decision)  # type: ignore[arg-type]
+                found.append((percent, one))
+                say(f"24 GiB, link {link or 'full'}, dial {percent}: {one}")
+    report["texts equal"] = (
+        len({one["text"] for name in report if name.startswith("link") for _, one in report[name]}) == 1
+    )
 
 
 def _measure(report: Report, path: Path, engine: Engine) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_check.common import Report, digest, on_gpu, say
+from gpu_check.common import Report, digest, memory, on_gpu, say
 from gpu_check.files import model_file
 from gpu_check.rehearsal import sized
 from strata.bench.prompts import ChunkTimeline, PromptProbe, fit, read_beside, text_of
@@ -20,6 +20,7 @@ FITTED = sized((16384, 65536), (64, 128))  # lengths of the line through the tim
 CONTEXT = sized(262144, 256)
 EXPERTS = sized(8 * 512, 4 * 16)
 SMALLER = sized({"vram_limit_gib": 24.0}, {"expert_cache": "16"})
+RESIDENT = sized(32768, 0)
 CHUNK, BESIDE = sized((8192, 65000), (128, 64))
 
 
@@ -95,12 +96,14 @@ def _beside(path: Any) -> dict[str, Any]:
 
 def _ends(path: Any) -> dict[str, Any]:
     """Prompts that nearly fill, fill and exceed the context."""
-    with on_gpu(path, kv="int8", prefill="auto", **SMALLER, max_model_len=CONTEXT) as loaded:
+    options = {**SMALLER, "max_model_len": CONTEXT, "kv_resident": RESIDENT}
+    with on_gpu(path, kv="int8", prefill="auto", **options) as loaded:
         engine, found = Engine(loaded), {}
         text = text_of(path, engine.model_config.vocab_size, 1 << 20)
         for tokens in (CONTEXT - 1, CONTEXT):
             engine.forget()
             found[str(tokens)] = len(list(engine.generate(text[:tokens].tolist(), greedy(2))))
+        found["memory"] = memory(loaded)
         try:
             engine.add(text[: CONTEXT + 1].tolist(), greedy(1))
         except ContextLengthError as error:

@@ -35,7 +35,7 @@ STAGES = {
     0: first.run, 1: kernels.run, 2: equality.run, 3: dense.run, 4: planted.run, 5: sustained.run, 6: tune.run,
     7: nodes.run, 8: kv_tier.run, 9: ngram_rows.run, 10: losing.run, 11: prompts.run, 12: sanitized.run,
     13: kernels.run_single, 14: tiers.run, 15: prompt_times.run, 16: drafts.run, 17: decide.run_tiers,
-    18: decide.run_resident,
+    18: decide.run_resident, 19: drafts.run_tiers,
 }  # fmt: skip
 
 _DENSE = tuple(f"dense-{kind}.gguf" for kind in dense.KINDS)
@@ -44,7 +44,7 @@ FILES_OF: dict[int, tuple[str, ...]] = {  # in /dev/shm
     2: ("planted-8.gguf", "dense-4.gguf"), 3: _DENSE, 4: ("planted.gguf",), 5: ("dense-Q4_K.gguf",), 6: _DENSE,
     7: ("planted-8.gguf",), 8: ("planted-8-few.gguf", "planted-8.gguf"), 10: ("planted-2.gguf",),
     12: ("planted-2.gguf",), 14: ("planted-4.gguf", "planted.gguf"), 15: ("planted-8.gguf", "planted.gguf"),
-    16: ("planted.gguf",), 17: ("planted.gguf",), 18: ("planted.gguf",),
+    16: ("planted.gguf",), 17: ("planted.gguf",), 18: ("planted.gguf",), 19: ("planted.gguf",),
 }  # fmt: skip
 KEPT = ("planted.gguf", "planted-4.gguf")  # for the next call on the same machine
 
