@@ -131,9 +131,8 @@ def run_tiers(report: Report) -> None:
                 one |= {} if percent is None else costs(decision)  # type: ignore[arg-type]
                 found.append((percent, one))
                 say(f"24 GiB, link {link or 'full'}, dial {percent}: {one}")
-    report["texts equal"] = (
-        len({one["text"] for name in report if name.startswith("link") for _, one in report[name]}) == 1
-    )
+    texts = {one["text"] for name in report if name.startswith("link") for _, one in report[name]}
+    report["texts equal"] = len(texts) == 1
 
 
 def _measure(report: Report, path: Path, engine: Engine) -> None:

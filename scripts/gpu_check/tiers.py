@@ -145,12 +145,9 @@ def _windows(path: Path, cap: int) -> Report:
         found: Report = {"hash": logits_digest(loaded, cycle[:TOKENS].tolist()), **memory(loaded)}
         run = Windows(loaded, cycle)
         names = ("cold", "warm-up 2", "windows")
-        rates, rounds = measured_rates(loaded), run.rounds(ROUNDS, say)
-        lines = [
-            line
-            for name, r in zip(names, rounds, strict=False)
-            for line in tier_report(loaded, r, rates).lines(name)
-        ]
+        rates, lines = measured_rates(loaded), []
+        for name, results in zip(names, run.rounds(ROUNDS, say), strict=False):
+            lines += tier_report(loaded, results, rates).lines(name)
         lines += tier_report(loaded, [run.run(run.staying)], rates).lines("one topic")
         found["full link"] = _told(cap, lines, rates)
         hold_link(loaded, SLOW)
