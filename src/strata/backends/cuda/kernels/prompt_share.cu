@@ -108,7 +108,7 @@ extern "C" {
 
 // The first thread block decides, the others send the chunk's rows meanwhile, the last to end posts. `first` 1: a chunk begins, which
 // forgets the faults of the one before. sent: thread blocks that have ended, left at 0.
-__global__ void __launch_bounds__(kThreads) share_absent(const int* live, const int* pairs, const int* offsets, const int8_t* q, const float* d,
+__global__ void __launch_bounds__(kThreads, 2) share_absent(const int* live, const int* pairs, const int* offsets, const int8_t* q, const float* d,
                                                          const int16_t* sums, const float* x, int hidden, const ExpertTier* tier,
                                                          const ExpertTier* mine, const PromptRing* prompts, int layer, int first, uint32_t* sent) {
   __shared__ ExpertTier t, m;
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads) share_absent(const int* live, const 
 }
 
 // The workers' rows to where `combine` reads them: out[p], float [pairs, hidden]. Thread blocks take items in turn.
-__global__ void __launch_bounds__(kThreads) take_computed(const int* pairs, const int* offsets, float* out, int hidden, const ExpertTier* mine,
+__global__ void __launch_bounds__(kThreads, 2) take_computed(const int* pairs, const int* offsets, float* out, int hidden, const ExpertTier* mine,
                                                           const PromptRing* prompts, int layer, uint32_t* faults) {
   __shared__ ExpertTier m;
   __shared__ PromptRing ring;
