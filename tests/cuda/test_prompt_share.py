@@ -10,6 +10,7 @@ from strata import models
 from strata.backends.cpu import CpuBackend
 from strata.backends.cuda import CudaBackend, TierOptions
 from strata.backends.cuda.prompt_experts import PromptExperts
+from strata.backends.cuda.workers import MailboxWorkers
 from strata.errors import FaultError
 from strata.gguf import open_model
 from strata.memory.counters import read_counters
@@ -227,4 +228,34 @@ def test_steps_between_a_chunks_layers(path, driver):
     r.device.inject_worker(0, 0)
     assert read_counters(r.store.counters)["cpu_experts"] > 0
     assert r.backend.prompt_counts["prompt_cpu_experts"] > 0
+    r.backend.close()
+
+
+def test_workers_sleep_when_nothing_that_posts_is_under_way():
+    class Device:
+        wakes = over = 0
+
+        def started(self):
+            self.wakes += 1
+            return self.wakes
+
+        def finished(self, number):
+            self.over = number
+
+    workers = MailboxWorkers(Device())
+    workers.start(5)  # replays 1 to 4 are others'
+    workers.over(4)
+    assert (workers.device.wakes, workers.device.over) == (1, 0)
+    workers.start(6)
+    workers.over(5)  # the sixth may still post
+    assert workers.device.over == 0
+    workers.over(7)
+    assert workers.device.over == workers.device.wakes == 2
+
+
+def test_programs_wake_those_who_serve_them(path, driver):
+    r = Rig(path, driver, 0.5)
+    step = Rows(r.backend, r.layers[:1], 16, "step")
+    served = [step.replay._workers, r.chunk(64).replay._workers, r.chunk(512).replay._workers]
+    assert served == [r.tier.workers, r.tier.prompts.share.workers, None]
     r.backend.close()
