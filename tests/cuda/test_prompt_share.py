@@ -1,5 +1,6 @@
 """CPU workers that take some of the experts that a prompt chunk lacks: who computes an expert changes no bit."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -143,7 +144,7 @@ def test_bits_do_not_depend_on_the_share(path, driver, rows):
             assert share != BY_COSTS or not len(absent) or 0 < taken < len(absent)
     decode = read_counters(r.store.counters)
     assert decode["cpu_experts"] == decode["computed_pairs"] == 0  # what chunks do is not counted with steps
-    r.backend.close()
+    r.tier.close()
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_planes_of_several_types(driver, tmp_path, types):
     r = Rig(written(tmp_path / "types.gguf", **types), driver, 0.5)
     right, copied, computed = r.computed(r.chunk(64))
     assert right and copied > 0 and computed > 0
-    r.backend.close()
+    r.tier.close()
 
 
 def test_wider_chunks_and_none_without_a_share(path, driver):
@@ -177,7 +178,7 @@ def test_rows_that_nobody_takes_and_wrong_rows_are_seen(path, driver, monkeypatc
         assert r.computed(chunk)[0] == (wrong == 0)
     monkeypatch.setattr(PromptExperts, "take", lambda *_: [])
     assert not r.computed(r.chunk(64))[0]
-    r.backend.close()
+    r.tier.close()
 
 
 @pytest.mark.parametrize("fault", [STALL, DIE])
@@ -202,7 +203,7 @@ def test_a_worker_that_stalls_or_dies(path, driver, fault):
         if computed > 0:
             break
     assert (computed > 0) == (fault == STALL)
-    r.backend.close()
+    r.tier.close()
 
 
 def test_steps_between_a_chunks_layers(path, driver):
@@ -228,7 +229,7 @@ def test_steps_between_a_chunks_layers(path, driver):
     r.device.inject_worker(0, 0)
     assert read_counters(r.store.counters)["cpu_experts"] > 0
     assert r.backend.prompt_counts["prompt_cpu_experts"] > 0
-    r.backend.close()
+    r.tier.close()
 
 
 def test_workers_sleep_when_nothing_that_posts_is_under_way():
@@ -258,4 +259,17 @@ def test_programs_wake_those_who_serve_them(path, driver):
     step = Rows(r.backend, r.layers[:1], 16, "step")
     served = [step.replay._workers, r.chunk(64).replay._workers, r.chunk(512).replay._workers]
     assert served == [r.tier.workers, r.tier.prompts.share.workers, None]
-    r.backend.close()
+    r.tier.close()
+
+
+def test_workers_are_awake_for_a_timeline(path, driver):
+    r = Rig(path, driver, 0.5)
+    chunk = r.chunk(64)
+    computed = r.computed(chunk)[2]
+    r.device.set_limit(2_000_000_000)
+    chunk.run()
+    time.sleep(0.05)  # until they sleep
+    chunk.replay.timeline(1)
+    chunk.replay.check()
+    assert r.backend.prompt_counts["prompt_cpu_experts"] == 3 * computed > 0
+    r.tier.close()
