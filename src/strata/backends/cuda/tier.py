@@ -123,7 +123,7 @@ class ExpertTier:
     def _prompt_share(self, sizes: tuple[int, int, int, int], faults: int) -> PromptShare | None:
         """`sizes`: experts a token, hidden and widest inner row, experts a layer."""
         o = self._options
-        if not o.prompt_share:
+        if not o.prompt_share or not o.workers:
             return None
         return PromptShare(self._driver, self, self._experts, sizes, o.workers, o.prompt_share, faults)
 
