@@ -1,4 +1,4 @@
-"""Of stage 17: whether CPU workers pay that take experts which a narrow prompt chunk lacks (`SHARE_PROMPTS` of
+"""Of stage 17: whether CPU workers pay that take experts which a narrow prompt chunk lacks (`SHARE_CHUNKS` of
 engine/shares.py). One loaded model reads the same texts in turns, with the launches of shared chunks and without."""
 
 from collections.abc import Callable

@@ -45,7 +45,7 @@ def run_tiers(report: Report) -> None:
     path = model_file("planted.gguf")
     with (
         setting(gpu_experts, "AHEAD", MOST),
-        setting(shares, "SHARE_PROMPTS", True),
+        setting(shares, "SHARE_CHUNKS", True),
         on_gpu(
             path, kv="int8", prefill=str(chunk_share.ROWS), max_model_len=sized(4096, 256), **SMALLER
         ) as loaded,

@@ -166,7 +166,7 @@ def _lower(path: Path, options: dict[str, Any], driver: Collector) -> None:
     backend = Lowering(driver)  # type: ignore[arg-type]
     with (
         setting(gpu_experts, "AHEAD", decide.MOST),
-        setting(shares, "SHARE_PROMPTS", True),
+        setting(shares, "SHARE_CHUNKS", True),
         setting(ExpertTier, "fill", lambda self, experts: 0),
     ):
         loaded = load_model(path, chosen, None, backend)

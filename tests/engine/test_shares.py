@@ -25,12 +25,12 @@ def test_shares_of_steps_and_of_prompts(monkeypatch):
         ({"cpu_share": "0"}, 0.0, 0.0),
         ({"pcie_share": "0.25"}, 0.75, 0.75),
     ):
-        assert (shares.cpu_share(options(**given)), shares.prompt_share(options(**given))) == (step, prompt)
-    monkeypatch.setattr(shares, "SHARE_PROMPTS", True)
-    assert shares.prompt_share(options()) == shares.BY_COSTS
-    assert shares.prompt_share(options(cpu_share="0")) == 0.0
+        assert (shares.cpu_share(options(**given)), shares.chunk_share(options(**given))) == (step, prompt)
+    monkeypatch.setattr(shares, "SHARE_CHUNKS", True)
+    assert shares.chunk_share(options()) == shares.BY_COSTS
+    assert shares.chunk_share(options(cpu_share="0")) == 0.0
     with pytest.raises(UsageError, match="of the same misses"):
-        shares.prompt_share(options(cpu_share="0.5", pcie_share="0.75"))
+        shares.chunk_share(options(cpu_share="0.5", pcie_share="0.75"))
 
 
 def test_the_mailbox_of_prompts_is_planned(tmp_path):

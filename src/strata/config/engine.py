@@ -217,7 +217,7 @@ class EngineOptions(Settings):
     cpu_share: str = setting(
         "auto",
         "--cpu-share",
-        "Share of the experts missing in VRAM that the CPU computes, 0 to 1; auto: by measured rates, none in prompts.",
+        "Share of the experts missing in VRAM that the CPU computes, 0 to 1; auto: by measured rates.",
         toml="memory.cpu_share",
         in_environment=False,
     )

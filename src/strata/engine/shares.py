@@ -6,7 +6,13 @@ from strata.errors import UsageError
 BY_COSTS = -1.0
 # Whether a GPU's narrow prompt chunks give CPU workers experts where the split goes by costs; a share that is asked for
 # holds in chunks too. Off until a GPU has shown that it pays (stage 17 of scripts/gpu-check).
-SHARE_PROMPTS = False
+SHARE_CHUNKS = False
+
+
+def chunk_share(options: EngineOptions) -> float:
+    """Share of what a layer of a narrow prompt chunk lacks on a GPU that the CPU takes, as `cpu_share` has it."""
+    share = cpu_share(options)
+    return share if share >= 0 or SHARE_CHUNKS else 0.0
 
 
 def cpu_share(options: EngineOptions) -> float:
@@ -18,12 +24,6 @@ def cpu_share(options: EngineOptions) -> float:
     if link is not None and abs(cpu + link - 1.0) > 1e-6:
         raise UsageError(f"--cpu-share {cpu:g} and --pcie-share {link:g} are of the same misses; give one")
     return cpu
-
-
-def prompt_share(options: EngineOptions) -> float:
-    """The same of what a layer of a narrow prompt chunk lacks on a GPU."""
-    share = cpu_share(options)
-    return share if share >= 0 or SHARE_PROMPTS else 0.0
 
 
 def _share(name: str, text: str) -> float | None:

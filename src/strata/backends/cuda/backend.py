@@ -29,6 +29,7 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     summary,
 )
 from strata.backends.cuda.chunk_experts import around_experts, nothing
+from strata.backends.cuda.chunk_share import SHARED_ROWS, ChunkShare
 from strata.backends.cuda.clock import Clock, EventStamp
 from strata.backends.cuda.driver import Driver, HostMemory, Launch
 from strata.backends.cuda.fuse import Group, Lowering, groups, plan
@@ -38,7 +39,6 @@ from strata.backends.cuda.lower import Context, TableBox, lower
 from strata.backends.cuda.measure import measure
 from strata.backends.cuda.memory import ALIGNMENT, DeviceArray, HostArray, Slabs
 from strata.backends.cuda.prompt_experts import NARROW_ROWS
-from strata.backends.cuda.prompt_share import SHARED_ROWS, PromptShare
 from strata.backends.cuda.replay import CudaReplay, Part
 from strata.backends.cuda.tables import Asked, Tables
 from strata.backends.cuda.tier import ExpertTier, TierOptions
@@ -287,7 +287,7 @@ class CudaBackend:
             if tier is not None and isinstance(op, ExpertGateUp) and tier.holds(op.gate)
         }
 
-    def _share(self, program: Program, arena: Arena) -> PromptShare | None:
+    def _share(self, program: Program, arena: Arena) -> ChunkShare | None:
         """What gives the CPU some of a chunk's experts; None where all are copied."""
         prompts = None if self.tier is None else self.tier.prompts
         narrow = arena == "chunk" and program.bucket <= min(SHARED_ROWS, NARROW_ROWS)

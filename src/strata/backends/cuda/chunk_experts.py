@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from functools import partial
 
+from strata.backends.cuda.chunk_share import ChunkShare
 from strata.backends.cuda.driver import Launch
 from strata.backends.cuda.fuse import Lowering
 from strata.backends.cuda.lower import Context
 from strata.backends.cuda.prompt_experts import PromptExperts
-from strata.backends.cuda.prompt_share import PromptShare
 from strata.backends.cuda.tier import ExpertTier
 from strata.ops.experts import ExpertDown, ExpertGateUp
 from strata.ops.program import Program
@@ -18,7 +18,7 @@ def around_experts(
     tier: ExpertTier | None,
     experts: Mapping[int, int],
     wide: bool,
-    share: PromptShare | None,
+    share: ChunkShare | None,
 ) -> tuple[dict[int, Lowering], dict[int, Lowering]]:
     """By op, the launches before it and those after it. `experts`: ops that begin a layer's, and its number; `wide`:
     they arrive on a stream of their own; `share`: what gives the CPU some of a narrow chunk's, None: all are copied."""
@@ -48,10 +48,10 @@ def nothing(at: Context) -> list[Launch]:
 
 
 def _before(
-    prompts: PromptExperts, op: ExpertGateUp, wide: bool, share: PromptShare | None, first: bool, at: Context
+    prompts: PromptExperts, op: ExpertGateUp, wide: bool, share: ChunkShare | None, first: bool, at: Context
 ) -> list[Launch]:
     return [*prompts.count(at, op), *([] if wide else prompts.needed(at, op, share, first))]
 
 
-def _after(prompts: PromptExperts, op: ExpertDown, share: PromptShare, at: Context) -> list[Launch]:
+def _after(prompts: PromptExperts, op: ExpertDown, share: ChunkShare, at: Context) -> list[Launch]:
     return prompts.take(at, op, share)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.backends.cuda.chunk_share import ChunkShare
 from strata.backends.cuda.driver import COPIES, Arg, Driver, Launch
 from strata.backends.cuda.lower import Context, ints, launch, pointer
 from strata.backends.cuda.memory import ALIGNMENT
-from strata.backends.cuda.prompt_share import PromptShare
 from strata.ops.buffers import Weight
 from strata.ops.experts import ExpertDown, ExpertGateUp
 
@@ -33,7 +33,7 @@ class PromptExperts:
     """Of an ExpertTier."""
 
     def __init__(
-        self, driver: Driver, tier: "ExpertTier", places: int, place_bytes: int, share: PromptShare | None
+        self, driver: Driver, tier: "ExpertTier", places: int, place_bytes: int, share: ChunkShare | None
     ):
         self._driver, self._tier, self.share = driver, tier, share
         layers, experts = len(tier.blob_bytes), tier.num_experts
@@ -87,14 +87,14 @@ class PromptExperts:
 
     # ---- a narrow chunk ----------------------------------------------------------------------------------------
 
-    def needed(self, at: Context, op: ExpertGateUp, share: PromptShare | None, first: bool) -> list[Launch]:
+    def needed(self, at: Context, op: ExpertGateUp, share: ChunkShare | None, first: bool) -> list[Launch]:
         """Nodes before a layer's products: the experts that the chunk's pairs name and no slot has, without what
         `share` takes; `first`: of the chunk."""
         layer, grid = self._tier.layer(op.gate), at.properties.multiprocessors
         divided = [] if share is None else [share.divide(at, op, self._ring, first)]
         return [self._list(layer, at.buffer(op.offsets)), *divided, self._copy(layer, layer, _ALL, grid)]
 
-    def take(self, at: Context, op: ExpertDown, share: PromptShare) -> list[Launch]:
+    def take(self, at: Context, op: ExpertDown, share: ChunkShare) -> list[Launch]:
         """Nodes after a layer's products."""
         return [share.take(at, op, self._ring)]
 

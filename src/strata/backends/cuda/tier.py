@@ -11,6 +11,7 @@ import numpy as np
 
 from strata import _native
 from strata.backends.cpu.tiers import ExpertTiers
+from strata.backends.cuda.chunk_share import ChunkShare
 from strata.backends.cuda.driver import Arg, Driver, Launch
 from strata.backends.cuda.expert_planes import classes_of, formats, plane_bytes, plane_macros
 from strata.backends.cuda.lent_slots import LentSlots, lay_out
@@ -19,7 +20,6 @@ from strata.backends.cuda.lower_products import products
 from strata.backends.cuda.memory import ALIGNMENT
 from strata.backends.cuda.pattern import Pattern, Product
 from strata.backends.cuda.prompt_experts import PromptExperts
-from strata.backends.cuda.prompt_share import PromptShare
 from strata.backends.cuda.workers import MailboxWorkers
 from strata.errors import UnsupportedError
 from strata.hw.machine import DEFAULT_LINK
@@ -51,7 +51,7 @@ class TierOptions:
     workers: int = 1
     link_rate: float = 0.0
     prompt_places: int = 0  # of the ring of prompt chunks; 0: prompts take the step form
-    prompt_share: float = 0.0  # as cpu_share, of what a layer of a narrow prompt chunk lacks
+    chunk_share: float = 0.0  # as cpu_share, of what a layer of a narrow prompt chunk lacks
     ahead: int = 0  # experts fetched for the next layer on a guess, at most; 0: no guesses are made
 
 
@@ -116,16 +116,16 @@ class ExpertTier:
         self._tier = self._upload(np.frombuffer(self.device.image(addresses, place, o.places), np.uint8))
         self.prompts: PromptExperts | None = None
         if o.prompt_places:
-            share = self._prompt_share((o.k, sizes[2], inner, experts), faults[1])
+            share = self._chunk_share((o.k, sizes[2], inner, experts), faults[1])
             self.prompts = PromptExperts(driver, self, o.prompt_places, place, share)
         self.lending = LentSlots(self.device, slots, self._experts.blob_bytes)
 
-    def _prompt_share(self, sizes: tuple[int, int, int, int], faults: int) -> PromptShare | None:
+    def _chunk_share(self, sizes: tuple[int, int, int, int], faults: int) -> ChunkShare | None:
         """`sizes`: experts a token, hidden and widest inner row, experts a layer."""
         o = self._options
-        if not o.prompt_share or not o.workers:
+        if not o.chunk_share or not o.workers:
             return None
-        return PromptShare(self._driver, self, self._experts, sizes, o.workers, o.prompt_share, faults)
+        return ChunkShare(self._driver, self, self._experts, sizes, o.workers, o.chunk_share, faults)
 
     def _slots(self) -> list[tuple[int, int]]:
         """Address and bytes of every slot, all in one allocation."""

@@ -6,7 +6,7 @@
 namespace strata {
 
 // Of one layer, in device memory; the experts follow, int32 [num_experts]: those that are copied, then those that CPU workers
-// compute (prompt_share.cu).
+// compute (chunk_share.cu).
 struct Absent {
   int32_t count, computed;
   uint64_t first;  // number of its first place, over the life of the ring

@@ -1,4 +1,4 @@
-"""CPU workers that take some of the experts that a narrow prompt chunk lacks (kernels/prompt_share.cu,
+"""CPU workers that take some of the experts that a narrow prompt chunk lacks (kernels/chunk_share.cu,
 docs/cuda-prompts.md). Mailbox, workers, posts and faults are the chunks' own: steps run between a chunk's layers, and
 post to theirs."""
 
@@ -21,7 +21,7 @@ _THREADS = 512
 _TAKERS = 64  # thread blocks that wait for items, each for its own
 
 
-class PromptShare:
+class ChunkShare:
     """Of an ExpertTier; `faults`: address of the chunks' fault words; `share`: of what a layer lacks, negative: by
     costs."""
 
@@ -59,7 +59,7 @@ class PromptShare:
         args += [*ints(op.gate.shape[2]), self._tier.address, *self._addresses(ring)]
         args += [*ints(layer, int(first)), pointer(self._sent)]
         grid = min(at.properties.multiprocessors, at.bucket)
-        return launch("prompt_share.cu", "share_absent", grid, _THREADS, args, macros=self._macros)
+        return launch("chunk_share.cu", "share_absent", grid, _THREADS, args, macros=self._macros)
 
     def take(self, at: Context, op: ExpertDown, ring: int) -> Launch:
         """A node after a layer's down product: the workers' rows to the op's own."""
@@ -69,7 +69,7 @@ class PromptShare:
             *self._addresses(ring),
         ]
         args += [*ints(self._tier.layer_of(op.weight)), pointer(at.faults)]
-        return launch("prompt_share.cu", "take_computed", _TAKERS, _THREADS, args, macros=self._macros)
+        return launch("chunk_share.cu", "take_computed", _TAKERS, _THREADS, args, macros=self._macros)
 
     def _addresses(self, ring: int) -> list[Arg]:
         return [pointer(self._mine), pointer(ring)]

@@ -1,4 +1,4 @@
-// Experts that a narrow prompt chunk lacks, shared with CPU workers (backends/cuda/prompt_share.py; strata/tiers.h, the mailbox):
+// Experts that a narrow prompt chunk lacks, shared with CPU workers (backends/cuda/chunk_share.py; strata/tiers.h, the mailbox):
 // who takes which, between the list of what is absent and its copies; and the workers' rows, after the down product.
 // Macros: STRATA_EXPERTS (of a layer).
 //

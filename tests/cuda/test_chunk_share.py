@@ -98,7 +98,7 @@ class Rig:
         slots = (size,) * EXPERTS
         self.backend.hold_experts(
             self.store.tiers,
-            TierOptions(slots, EXPERTS + 16, K, 0.5, 2, prompt_places=EXPERTS + 8, prompt_share=share),
+            TierOptions(slots, EXPERTS + 16, K, 0.5, 2, prompt_places=EXPERTS + 8, chunk_share=share),
         )
         self.tier = self.backend.tier
         self.tier.set_costs(COSTS)
