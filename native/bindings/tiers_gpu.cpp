@@ -46,11 +46,12 @@ std::vector<std::vector<uint64_t>> plane_offsets(const ExpertStore& store) {
 
 std::shared_ptr<GpuDevice> make_device(std::shared_ptr<ExpertStore> store, const std::vector<std::tuple<uint64_t, uint64_t>>& slots,
                                        int32_t rows, int32_t k, int32_t hidden, int32_t inner, int32_t experts, int workers,
-                                       uint64_t limit_ns, uint64_t mapped, uint64_t faults) {
+                                       uint64_t limit_ns, uint64_t mapped, uint64_t faults, bool apart) {
   GpuOptions o;
   for (const auto& [address, bytes] : slots) o.slots.push_back({address, bytes, kFree, 0, -1, -1});
   o.limits = {rows, k, hidden, experts};
   o.inner = inner, o.workers = workers, o.limit_ns = limit_ns, o.faults = pointer<uint32_t>(faults);
+  o.apart = apart;
   return std::make_shared<GpuDevice>(std::move(store), o, mapped);
 }
 
@@ -59,7 +60,8 @@ std::shared_ptr<GpuDevice> make_device(std::shared_ptr<ExpertStore> store, const
 void bind_tiers_gpu(nb::module_& m) {
   nb::class_<GpuDevice, PolicyDevice>(m, "GpuDevice")
       .def(nb::new_(&make_device), nb::arg("store"), nb::arg("slots"), nb::arg("rows"), nb::arg("k"), nb::arg("hidden"),
-           nb::arg("inner"), nb::arg("experts"), nb::arg("workers"), nb::arg("limit_ns"), nb::arg("mapped"), nb::arg("faults"))
+           nb::arg("inner"), nb::arg("experts"), nb::arg("workers"), nb::arg("limit_ns"), nb::arg("mapped"), nb::arg("faults"),
+           nb::arg("apart") = false)
       .def("image", image, nb::arg("addresses"), nb::arg("place_bytes"), nb::arg("places"))
       .def("set_layer", [](GpuDevice& d, int32_t layer, const RecordTuple& gate_up, const RecordTuple& down) {
         d.workers().set_layer(layer, expert_kernels(gate_up, down));
@@ -76,7 +78,8 @@ void bind_tiers_gpu(nb::module_& m) {
       .def("inject_worker", [](GpuDevice& d, int fault, uint32_t after) {
         d.workers().inject(static_cast<WorkerFault>(fault), after);
       }, nb::arg("fault"), nb::arg("after"))
-      .def_prop_ro("workers", [](GpuDevice& d) { return d.workers().alive(); });
+      .def_prop_ro("workers", [](GpuDevice& d) { return d.workers().alive(); })
+      .def_prop_ro("computed_apart", [](GpuDevice& d) { return std::make_tuple(d.apart().get(kCpuExperts), d.apart().get(kCpuBytes)); });
   m.def("gpu_tier_sizes", [](int32_t rows, int32_t k, int32_t hidden, int32_t experts) {
     GpuMapped parts{};
     return std::make_tuple(GpuDevice::mapped_bytes(0, {rows, k, hidden, experts}, &parts), sizeof(TierState), sizeof(ExpertTier));

@@ -137,6 +137,7 @@ GpuDevice::GpuDevice(std::shared_ptr<ExpertStore> store, const GpuOptions& optio
   parts_.settings->limit_ns = options.limit_ns;
   WorkerOptions working{options.workers, options.inner, options.limit_ns};
   working.polling = true, working.fault_words = options.faults;
+  if (options.apart) working.counters = &apart_;
   workers_ = std::make_unique<Workers>(working, store_.get(), parts_.box, options.limits, &fault_, &kernel_faults_);
 }
 

@@ -63,6 +63,7 @@ struct GpuOptions {
   int workers = 0;
   uint64_t limit_ns = 0;
   uint32_t* faults = nullptr;  // of the backend, by bit
+  bool apart = false;          // what the workers compute is no part of steps, and not counted with them
 };
 
 class GpuDevice : public PolicyDevice {
@@ -78,6 +79,7 @@ class GpuDevice : public PolicyDevice {
   Counters& counters() override;
   const GpuMapped& parts() const { return parts_; }
   Workers& workers() { return *workers_; }
+  const Counters& apart() const { return apart_; }  // what workers have computed whose list is no part of steps
   void close();  // ends the workers: mapped memory may go
   TierSettings& settings() { return *parts_.settings; }
 
@@ -90,6 +92,7 @@ class GpuDevice : public PolicyDevice {
   GpuMapped parts_{};
   GpuSlots slots_;
   uint32_t fault_ = 0;
+  Counters apart_;
   std::atomic<uint32_t> kernel_faults_{0};
   std::mutex counting_;
   std::vector<uint64_t> counted_;  // of the device's counts, already in the store's

@@ -218,7 +218,7 @@ void Workers::finish(uint32_t n, int32_t index) {
   const int32_t layer = box_.head->layer;
   if (item.state.load() == kPinned) {
     store_->release(layer, box_.items[index].expert);
-    Counters& counters = store_->counters();
+    Counters& counters = options_.counters == nullptr ? store_->counters() : *options_.counters;
     counters.add(kCpuExperts), counters.add(kCpuBytes, store_->expert_bytes(layer));
     counters.add(kComputedPairs, item.batch.pairs.size());
   }

@@ -22,6 +22,7 @@ struct WorkerOptions {
   uint64_t limit_ns = 0;
   bool polling = false;             // nobody calls rest(): they sleep when all that was started has finished
   uint32_t* fault_words = nullptr;  // by bit of native/cpu/op.h: what kernels report is stored there too
+  Counters* counters = nullptr;     // of what they compute; null: the store's
 };
 
 // A list's work is cut into units that threads take in order: for each item, find its expert in RAM, then products by 64

@@ -1,9 +1,10 @@
 """Stages 17 and 18: open choices decided by measure. What is compared takes turns on one loaded model, so that clocks
 and caches are the same for all; another choice than the present one wins where it is better by more than turns differ.
 
-17, full size on 24 GiB: guesses ahead of the next layer's experts (`AHEAD` of engine/gpu_experts.py); who brings
-misses, by costs or by a fixed share (`--cpu-share`). 18, everything resident: how many drafts a step verifies; tiles of
-a prompt chunk's experts (`_WIDE` and `_NARROW` of lower_wide_experts.py).
+17, full size on 24 GiB: whether CPU workers pay in narrow prompt chunks (chunk_share.py); guesses ahead of the next
+layer's experts (`AHEAD` of engine/gpu_experts.py); who brings misses, by costs or by a fixed share (`--cpu-share`). 18,
+everything resident: how many drafts a step verifies; tiles of a prompt chunk's experts (`_WIDE` and `_NARROW` of
+lower_wide_experts.py).
 """
 
 import statistics
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu_check import chunk_share
 from gpu_check.common import Report, backend_of, in_graph, on_gpu, say
 from gpu_check.drafts import Fixed, run_once
 from gpu_check.files import model_file
@@ -22,7 +24,7 @@ from gpu_check.settings import setting
 from strata.backends.cuda import CudaBackend, lower_wide_experts
 from strata.backends.cuda.driver import Driver
 from strata.bench.windows import Piece, Windows, load_cycle
-from strata.engine import Engine, gpu_experts
+from strata.engine import Engine, gpu_experts, shares
 from strata.engine.drafts.decision import Decision
 from strata.engine.load import LoadedModel
 
@@ -43,8 +45,12 @@ def run_tiers(report: Report) -> None:
     path = model_file("planted.gguf")
     with (
         setting(gpu_experts, "AHEAD", MOST),
-        on_gpu(path, kv="int8", max_model_len=sized(4096, 256), **SMALLER) as loaded,
+        setting(shares, "SHARE_CHUNKS", True),
+        on_gpu(
+            path, kv="int8", prefill=str(chunk_share.ROWS), max_model_len=sized(4096, 256), **SMALLER
+        ) as loaded,
     ):
+        report["shared chunks"] = chunk_share.run(loaded, path, compare)
         windows = Windows(loaded, load_cycle(path))
         report["warm-up"] = [round(r.tps, 1) for r in next(windows.rounds(1, say))]
         turns = _Pieces(windows)

@@ -28,6 +28,7 @@ FAR, FAR_CONTEXT, BUDGETS = sized((40000, 65536, (0, 32768, 20480)), (600, 2048,
 RESIDENCIES, SHARES = sized((0.05, 0.5), (0.25,)), sized(("0", "1", "auto"), ("0", "1"))
 PROMPT = sized(2048 + 64 + 9, 128 + 9)
 CHUNKS = sized({1.0: (64, 512, 2048), 0.05: (512, 2048)}, {1.0: (128,), 0.05: (64,)})
+SHARED = sized(256, 64)  # of a chunk that CPU workers take experts of
 ALMOST = (
     5e-3  # NRMSE of the chunk form to the CPU's: 2e-3 (docs/contract.md), and what a gain of 8 makes of it
 )
@@ -206,6 +207,21 @@ def _chunks(wanted: Wanted) -> Report:
     return found | {"one hash": len(set(hashes.values())) == 1, "hashes": hashes}
 
 
+def _shared(wanted: Wanted) -> Report:
+    """Chunks of which CPU workers take experts, which no GPU has run yet: one hash at any share."""
+    path, hashes = model_file(PLANTED), {}
+    options = {"prefill": str(SHARED), "expert_cache": str(round(0.05 * 4 * EXPERTS)), "cpu_share": "0.5"}
+    with on_gpu(path, **_LOGITS, **options) as loaded:
+        tier = backend_of(loaded).tier
+        assert tier is not None and tier.prompts is not None and tier.prompts.share is not None
+        for share in sized((0.0, 0.5, 1.0), (0.0, 0.5)):
+            tier.prompts.share.device.set_share(share)
+            hashes[f"{share:g}"] = digest(_all_logits(loaded, path))
+        computed = tier.prompts.counts["prompt_cpu_experts"]
+    one = len(set(hashes.values())) == 1
+    return {"one hash": one, "hashes": hashes, "experts by the CPU": computed, "some": computed > 0}
+
+
 def _guesses(wanted: Wanted) -> Report:
     """Experts fetched for the next layer by a branch of the graph, which no GPU has run yet."""
     with setting(gpu_experts, "AHEAD", 4), rig(model_file(PLANTED), RESIDENCIES[0], "auto") as r:
@@ -222,6 +238,7 @@ STEPS: dict[str, Callable[[Wanted], Report]] = {
     **{f"tiers at {residency:.0%}": _tiers(residency) for residency in RESIDENCIES},
     "budgets of cells": _budgets,
     "drafts": _drafts,
+    "shared chunks": _shared,
     "guesses ahead": _guesses,
 }
 

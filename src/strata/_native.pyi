@@ -246,7 +246,9 @@ class GpuDevice(PolicyDevice):
         limit_ns: int,
         mapped: int,
         faults: int,
-    ) -> None: ...
+        apart: bool = False,
+    ) -> None:
+        """`apart`: what workers compute is no part of steps, and not counted with them."""
     def image(self, addresses: list[int], place_bytes: int, places: int) -> bytes:
         """The device's ExpertTier; device addresses of its parts in order."""
     def set_layer(
@@ -274,6 +276,9 @@ class GpuDevice(PolicyDevice):
         """Tests: 0 none, 1 stall, 2 die, at the `after`-th unit from now on."""
     @property
     def workers(self) -> int: ...
+    @property
+    def computed_apart(self) -> tuple[int, int]:
+        """Experts that the workers have computed outside of steps, and their bytes."""
 
 def gpu_tier_sizes(rows: int, k: int, hidden: int, experts: int) -> tuple[int, int, int]:
     """Bytes of mapped memory, of the device's state, of its ExpertTier."""

@@ -51,15 +51,20 @@ def wide_from_here(monkeypatch):
 
 
 def test_residency(path, tokens, wanted, monkeypatch, slots=30):
-    """Of experts and of cells."""
+    """Of experts and of cells, and whether or not CPU workers take a share."""
     monkeypatch.setattr(sys.modules["strata.memory.plan"], "LEAST_RESIDENT", 16)
-    r = GpuRig(path, device(StreamsDriver), slots, prefill=WIDE, kv_resident=16)
+    r = GpuRig(path, device(StreamsDriver), slots, "0.5", prefill=WIDE, kv_resident=16)
+    assert digest(r.engine, tokens, NARROW) == wanted
+    shared = r.engine.tier_counts()
+    assert shared["prompt_cpu_experts"] > 0
+    r.backend.tier.prompts.share.device.set_share(0.0)
     assert {digest(r.engine, tokens, rows) for rows in (NARROW, WIDE)} == {wanted}
     counts = r.engine.tier_counts()
+    assert counts["prompt_cpu_experts"] == shared["prompt_cpu_experts"]
     assert counts["kv_stage_bytes"] > 0
     experts = r.backend.num_experts * r.layers
     wide = experts - slots  # all that no slot has; a narrow chunk copies less
-    assert wide <= counts["prompt_copies"] <= 3 * wide
+    assert wide <= counts["prompt_copies"] - shared["prompt_copies"] <= 3 * wide
 
 
 def answers(engine, tokens):

@@ -149,19 +149,25 @@ struct MissCosts {
   float cpu_post;       // handing a list over and taking it back, once
 };
 
-// How many of `misses` equal experts to copy; the CPU computes the others at the same time. The least of
-// max(copies, computing, both through RAM); ties copy. `rows`: rows of one expert. Only places depend on it, never bits.
-STRATA_HD int32_t split_misses(int32_t misses, uint64_t bytes, float rows, const MissCosts& c) {
+// What `misses` equal experts take where so many are copied and the CPU computes the others at the same time:
+// max(copies, computing, both through RAM). `rows`: that one of the others has, on average.
+STRATA_HD float miss_time(int32_t misses, int32_t copied, uint64_t bytes, float rows, const MissCosts& c) {
   const float b = static_cast<float>(bytes);
+  const float computed = static_cast<float>(misses - copied);
+  const float link = static_cast<float>(copied) * b * c.link_byte;
+  const float cpu = computed > 0.0f ? c.cpu_post + computed * b * (c.cpu_byte + rows * c.cpu_row_byte) : 0.0f;
+  const float ram = static_cast<float>(misses) * b * c.ram_byte;
+  const float time = link > cpu ? link : cpu;
+  return ram > time ? ram : time;
+}
+
+// How many of `misses` equal experts with so many rows each to copy: the least time; ties copy. Only places depend on it,
+// never bits.
+STRATA_HD int32_t split_misses(int32_t misses, uint64_t bytes, float rows, const MissCosts& c) {
   int32_t best = misses;
   float least = 3.0e38f;
   for (int32_t copied = misses; copied >= 0; --copied) {
-    const float computed = static_cast<float>(misses - copied);
-    const float link = static_cast<float>(copied) * b * c.link_byte;
-    const float cpu = computed > 0.0f ? c.cpu_post + computed * b * (c.cpu_byte + rows * c.cpu_row_byte) : 0.0f;
-    const float ram = static_cast<float>(misses) * b * c.ram_byte;
-    float time = link > cpu ? link : cpu;
-    time = ram > time ? ram : time;
+    const float time = miss_time(misses, copied, bytes, rows, c);
     if (time < least) least = time, best = copied;
   }
   return best;

@@ -26,11 +26,13 @@ _WARM_UP = 256  # tokens that are decoded before, of another part of the text
 
 @dataclass(frozen=True, slots=True)
 class PromptTime:
-    """Seconds to the first token of a prompt of so many tokens, the median of some rounds; and bytes sent meanwhile."""
+    """Seconds to the first token of a prompt of so many tokens, the median of some rounds; and of one round, bytes sent
+    meanwhile and experts that CPU workers computed."""
 
     tokens: int
     seconds: float
     link_bytes: int = 0
+    cpu_experts: int = 0
 
     @property
     def tps(self) -> float:
@@ -81,7 +83,7 @@ class PromptProbe:
             raise ContextLengthError(
                 f"{tokens} tokens and an answer do not fit a context of {self._engine.max_model_len}"
             )
-        seen, before = [], self._link_bytes()
+        seen, before = [], self._moved()
         for _ in range(rounds):
             self._engine.forget()
             request = self._engine.add(self._next(tokens), SamplingParams(temperature=0.0, max_tokens=1))
@@ -90,16 +92,19 @@ class PromptProbe:
             if request.error is not None:
                 raise request.error
             seen.append(request.timings.first_token - request.timings.arrived)
-        return PromptTime(tokens, statistics.median(seen), (self._link_bytes() - before) // rounds)
+        sent, computed = ((b - a) // rounds for a, b in zip(before, self._moved(), strict=True))
+        return PromptTime(tokens, statistics.median(seen), sent, computed)
 
     def _next(self, tokens: int) -> list[int]:
         begin = self._at if self._at + tokens <= len(self._text) else 0
         self._at = begin + tokens
         return np.resize(self._text[begin:], tokens).tolist()
 
-    def _link_bytes(self) -> int:
+    def _moved(self) -> tuple[int, int]:
+        """Bytes sent so far, and experts of chunks that the CPU computed."""
         counts = self._engine.tier_counts()
-        return counts.get("copy_bytes", 0) + counts.get("prompt_copy_bytes", 0)
+        sent = counts.get("copy_bytes", 0) + counts.get("prompt_copy_bytes", 0)
+        return sent, counts.get("prompt_cpu_experts", 0)
 
 
 def operations(op: Op, rows: int) -> int:

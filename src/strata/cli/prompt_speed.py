@@ -51,6 +51,7 @@ def prompt_benchmark(
 
 def _line(time: "PromptTime") -> str:
     sent = f", {time.link_bytes / 1e9:.2f} GB sent" if time.link_bytes else ""
+    sent += f", {time.cpu_experts} experts by the CPU" if time.cpu_experts else ""
     return f"prompt      {time.tps:9.1f} tok/s, first token of {time.tokens} after {time.seconds:.3f} s{sent}"
 
 

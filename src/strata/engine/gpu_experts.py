@@ -8,7 +8,7 @@ from strata.backends import Backend
 from strata.config import EngineOptions
 from strata.engine.rates import machine_costs
 from strata.engine.residency import ResidencyPolicy
-from strata.engine.shares import cpu_share
+from strata.engine.shares import chunk_share, cpu_share
 from strata.gguf import ModelFile
 from strata.memory import Placement
 from strata.memory.expert_store import ExpertStore, Progress, StoreOptions, expert_layers
@@ -51,6 +51,7 @@ def hold_experts(
         link_rate=options.link_limit_gbps * 1e9,
         ahead=AHEAD if options.lookahead == "on" else 0,
         prompt_places=prompt_places(sizes, placement.choice.prefill),
+        chunk_share=chunk_share(options),
     )
     backend.hold_experts(store.tiers, tier)
     log.logger(__name__).info(

@@ -8,14 +8,17 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from strata import _native
 from strata.backends.base import Arena, HostStamp
 from strata.config import EngineOptions
 from strata.engine.drafts.layer import LayerOptions, layer_options
 from strata.engine.programs import Limits
 from strata.engine.runner import Runner
+from strata.engine.shares import chunk_share
 from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import KVType, StatePool, StateShape
+from strata.memory.expert_store import expert_layers
 from strata.memory.plan_parts import OWN_PROMPT_ROWS
 from strata.memory.plan_sizes import CellBytes, Choice, ModelSizes, chunk_rows, prompt_rows
 from strata.models import Model
@@ -145,6 +148,7 @@ def model_sizes(
     own = {*state.paged(), *state.recurrent()}
     weights = _weights(file, draft)
     shape = model.state_shape()
+    shared = measure is not None and rows > 0 and chunk_share(options) != 0
     return ModelSizes(
         name=f"{file.get('general.name', str, '') or Path(file.path).stem}",
         **weights,
@@ -159,6 +163,7 @@ def model_sizes(
         chunk_rows=rows,
         loading=measure.loading if measure else 0,
         thread=_thread_bytes(shape, context),
+        prompt_box=_prompt_box(model, weights["experts_per_token"]) if shared else 0,
         vocab=model.config.vocab_size,
         max_context=model.config.rope.max_position,
     )
@@ -257,6 +262,17 @@ def _experts(file: ModelFile, roles: Roles) -> tuple[Sequence[int], int]:
             plane = -(-(tensor.nbytes // count) // _PLANE) * _PLANE
             layers[block] = layers.get(block, 0) + plane
     return [layers[block] for block in sorted(layers)], count
+
+
+def _prompt_box(model: Model, k: int) -> int:
+    """The mailbox of prompts' experts, and inner rows of those who compute them."""
+    layers = expert_layers(model)
+    if not layers:
+        return 0
+    count, _, hidden = layers[0].gate.shape
+    inner = max(layer.gate.shape[1] for layer in layers)
+    mapped, _, _ = _native.gpu_tier_sizes(OWN_PROMPT_ROWS, k, hidden, count)
+    return mapped + OWN_PROMPT_ROWS * k * inner * 4
 
 
 def _thread_bytes(shape: StateShape, context: int) -> int:

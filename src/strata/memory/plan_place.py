@@ -44,7 +44,8 @@ def place(model: ModelSizes, machine: Machine, options: PlanOptions, choice: Cho
         raise MemoryLimitError(
             f"--expert-cache {options.expert_slots} needs VRAM, and there is no GPU; --vram-limit-gib plans for one"
         )
-    ram, in_ram, on_ssd = _ram(model, machine, options, choice)
+    tiered = tier is not None and slots.count < model.num_routed_experts
+    ram, in_ram, on_ssd = _ram(model, machine, options, choice, model.prompt_box if tiered else 0)
     wanted = sum(p.nbytes for p in ram.parts if p.pinned) if machine.gpus else 0
     pinned = wanted if machine.lockable is None else min(wanted, machine.lockable)
     notes = _notes(machine, options, choice, wanted, on_ssd)
@@ -75,9 +76,12 @@ def _vram(model: ModelSizes, gpu: Gpu, options: PlanOptions, choice: Choice) -> 
     return fill("VRAM", gpu.free, options.vram_reserve, parts, own, found.nbytes), found, lent
 
 
-def _ram(model: ModelSizes, machine: Machine, options: PlanOptions, choice: Choice) -> tuple[Tier, int, int]:
-    """The tier, and the bytes of experts in RAM and on the SSD."""
+def _ram(
+    model: ModelSizes, machine: Machine, options: PlanOptions, choice: Choice, box: int
+) -> tuple[Tier, int, int]:
+    """The tier, and the bytes of experts in RAM and on the SSD. `box`: bytes of the prompts' mailbox."""
     parts = ram_parts(model, machine, choice, bool(machine.gpus), options.ngram_in_ram)
+    parts.append(Part("experts of prompts", box, pinned=True))
     capacity = machine.ram_capacity
     reserve = options.ram_reserve(capacity)
     every = all_slots(model.expert_classes()).nbytes

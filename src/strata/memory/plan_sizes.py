@@ -61,6 +61,7 @@ class ModelSizes:
     chunk_scratch: int = 0  # the same of a chunk,
     own_scratch: int = 0  # and of short prompts, beyond what steps have
     loading: int = 0  # that weights pass through on their way to a GPU
+    prompt_box: int = 0  # of RAM, where CPU workers take experts of prompts that a GPU lacks
 
     def cell(self, kv: KVType) -> CellBytes:
         """Bytes of a cell; UsageError where the heads do not allow the format."""

@@ -28,6 +28,8 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     lower_state,
     summary,
 )
+from strata.backends.cuda.chunk_experts import around_experts, nothing
+from strata.backends.cuda.chunk_share import SHARED_ROWS, ChunkShare
 from strata.backends.cuda.clock import Clock, EventStamp
 from strata.backends.cuda.driver import Driver, HostMemory, Launch
 from strata.backends.cuda.fuse import Group, Lowering, groups, plan
@@ -41,6 +43,7 @@ from strata.backends.cuda.replay import CudaReplay, Part
 from strata.backends.cuda.tables import Asked, Tables
 from strata.backends.cuda.tier import ExpertTier, TierOptions
 from strata.backends.cuda.weights import WeightStore
+from strata.backends.cuda.workers import MailboxWorkers
 from strata.backends.cuda.workspace import Meter, Scratch, Workspace
 from strata.hw import Gpu
 from strata.ops.buffers import NUMPY_DTYPES, Buffer, Weight, plane_bytes
@@ -155,7 +158,8 @@ class CudaBackend:
     def hold_experts(self, experts: ExpertTiers, options: TierOptions) -> None:
         """From now on these experts lie in RAM and in slots; comes before programs are lowered."""
         self._weights.far = True
-        self.tier = ExpertTier(self.driver, experts, options, self._faults["step"].address)
+        faults = self._faults["step"].address, self._faults["chunk"].address
+        self.tier = ExpertTier(self.driver, experts, options, faults)
 
     @property
     def device(self) -> _native.GpuDevice | None:
@@ -190,10 +194,13 @@ class CudaBackend:
             return lowering(context)
 
         lowered = [launches(g.launches) for g in found]
-        experts = self._chunk_experts(program, arena)
-        for group, added in zip(found, lowered, strict=True):
-            if group.begin in experts:
-                added[:0] = launches(experts[group.begin])
+        experts = self._expert_ops(program) if arena == "chunk" else {}
+        wide, share = program.bucket > NARROW_ROWS, self._share(program, arena)
+        before, after = around_experts(program, self.tier, experts, wide, share)
+        assert set(after) <= {group.end - 1 for group in found}
+        for group, nodes_of in zip(found, lowered, strict=True):
+            nodes_of[:0] = launches(before.get(group.begin, nothing))
+            nodes_of.extend(launches(after.get(group.end - 1, nothing)))
         nodes = iter(ahead.ask_ahead([node for part in lowered for node in part], ahead.PLAN))
         parts = [
             Part(g.begin, g.end, list(islice(nodes, len(part))))
@@ -205,12 +212,12 @@ class CudaBackend:
 
         blocks = self._inputs if arena == "chunk" else self._inputs[:1]
         replay = CudaReplay(
-            self.driver, program, parts, alone, tuple(blocks), faults, self.tier, asked.tell,
-            self._tables.failure,
+            self.driver, program, parts, alone, tuple(blocks), faults, self.tier,
+            self._workers(program, arena), asked.tell, self._tables.failure,
         )  # fmt: skip
         replay.scratch = context.buffer
         replay.lent, replay.staged = scratch.lent, staged
-        if experts and program.bucket > NARROW_ROWS:
+        if before and wide:
             replay.stream(self._expert_ops(program))
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:
             self._told = True
@@ -280,17 +287,18 @@ class CudaBackend:
             if tier is not None and isinstance(op, ExpertGateUp) and tier.holds(op.gate)
         }
 
-    def _chunk_experts(self, program: Program, arena: Arena) -> dict[int, Lowering]:
-        """What a chunk's products of experts in tiers begin with, by op."""
-        if arena == "step" or self.tier is None or self.tier.prompts is None:
-            return {}
-        prompts, wide = self.tier.prompts, program.bucket > NARROW_ROWS
+    def _share(self, program: Program, arena: Arena) -> ChunkShare | None:
+        """What gives the CPU some of a chunk's experts; None where all are copied."""
+        prompts = None if self.tier is None else self.tier.prompts
+        narrow = arena == "chunk" and program.bucket <= min(SHARED_ROWS, NARROW_ROWS)
+        return prompts.share if narrow and prompts is not None else None
 
-        def before(op: ExpertGateUp) -> Lowering:
-            return lambda at: [*prompts.count(at, op), *([] if wide else prompts.needed(at, op))]
-
-        ops = ((i, program.ops[i]) for i in self._expert_ops(program))
-        return {i: before(op) for i, op in ops if isinstance(op, ExpertGateUp)}
+    def _workers(self, program: Program, arena: Arena) -> MailboxWorkers | None:
+        """Those that compute experts for a program."""
+        if arena == "step":
+            return None if self.tier is None else self.tier.workers
+        share = self._share(program, arena)
+        return None if share is None else share.workers
 
     def _set_aside(self, program: Program) -> None:
         """A block for the inputs that steps do not read, so that they do not copy it."""

@@ -105,7 +105,7 @@ class Experts:
         if tier is not None and late:
             args.append(tier.address)
             macros.append(("STRATA_TAKE_LATE", 1))
-            tier.bind(self.gate_up, self.down)
+            tier.workers.bind(tier.layer(gate), self.gate_up, self.down)
         second = launch(
             form.file, f"experts_down{form.ending}", form.grids[1], 32 * geometry.planes, args,
             macros=macros, shared=form.shared[1], ahead=True,

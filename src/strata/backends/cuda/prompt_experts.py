@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.backends.cuda.chunk_share import ChunkShare
 from strata.backends.cuda.driver import COPIES, Arg, Driver, Launch
 from strata.backends.cuda.lower import Context, ints, launch, pointer
 from strata.backends.cuda.memory import ALIGNMENT
 from strata.ops.buffers import Weight
-from strata.ops.experts import ExpertGateUp
+from strata.ops.experts import ExpertDown, ExpertGateUp
 
 if TYPE_CHECKING:
     from strata.backends.cuda.tier import ExpertTier
@@ -31,8 +32,10 @@ _BESIDE, _REST, _ALL = 0, 1, 2
 class PromptExperts:
     """Of an ExpertTier."""
 
-    def __init__(self, driver: Driver, tier: "ExpertTier", places: int, place_bytes: int):
-        self._driver, self._tier = driver, tier
+    def __init__(
+        self, driver: Driver, tier: "ExpertTier", places: int, place_bytes: int, share: ChunkShare | None
+    ):
+        self._driver, self._tier, self.share = driver, tier, share
         layers, experts = len(tier.blob_bytes), tier.num_experts
         place = -(-place_bytes // ALIGNMENT) * ALIGNMENT
         assert places >= experts, "a layer may lack all of its experts"
@@ -77,16 +80,23 @@ class PromptExperts:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What prompts have had copied."""
+        """What prompts have had copied, and computed by the CPU where that takes a share."""
         experts, nbytes = self._counts.array.view(np.uint64)[:2].tolist()
-        return {"prompt_copies": experts, "prompt_copy_bytes": nbytes}
+        copied = {"prompt_copies": experts, "prompt_copy_bytes": nbytes}
+        return copied if self.share is None else copied | self.share.counts
 
     # ---- a narrow chunk ----------------------------------------------------------------------------------------
 
-    def needed(self, at: Context, op: ExpertGateUp) -> list[Launch]:
-        """Nodes before a layer's products: the experts that the chunk's pairs name and no slot has."""
+    def needed(self, at: Context, op: ExpertGateUp, share: ChunkShare | None, first: bool) -> list[Launch]:
+        """Nodes before a layer's products: the experts that the chunk's pairs name and no slot has, without what
+        `share` takes; `first`: of the chunk."""
         layer, grid = self._tier.layer(op.gate), at.properties.multiprocessors
-        return [self._list(layer, at.buffer(op.offsets)), self._copy(layer, layer, _ALL, grid)]
+        divided = [] if share is None else [share.divide(at, op, self._ring, first)]
+        return [self._list(layer, at.buffer(op.offsets)), *divided, self._copy(layer, layer, _ALL, grid)]
+
+    def take(self, at: Context, op: ExpertDown, share: ChunkShare) -> list[Launch]:
+        """Nodes after a layer's products."""
+        return [share.take(at, op, self._ring)]
 
     def count(self, at: Context, op: ExpertGateUp) -> list[Launch]:
         """A node that counts a layer's pairs by expert."""

@@ -14,6 +14,7 @@ from strata.backends.cuda.inputs import StepInputs
 from strata.backends.cuda.kv_stage import StagedChunk
 from strata.backends.cuda.prompt_experts import PromptExperts
 from strata.backends.cuda.tier import ExpertTier
+from strata.backends.cuda.workers import MailboxWorkers
 from strata.ops.buffers import NUMPY_DTYPES, Buffer
 from strata.ops.program import Program
 
@@ -32,8 +33,8 @@ class Part:
 class CudaReplay:
     """`parts` in order are the program; `alone`: launches of one op, where a replay begins or ends in a part.
     `inputs`: the first block is copied by every replay; the others, whose content stays from a program's first part to
-    its last, by those that begin with the first op. `asked`: ops that ask somebody on the host, and how that one is
-    told beforehand; `failure`: what went wrong there."""
+    its last, by those that begin with the first op. `workers`: those that compute experts for it. `asked`: ops that ask
+    somebody on the host, and how that one is told beforehand; `failure`: what went wrong there."""
 
     def __init__(
         self,
@@ -44,11 +45,12 @@ class CudaReplay:
         inputs: Sequence[StepInputs],
         faults: HostMemory,
         tier: ExpertTier | None = None,
+        workers: MailboxWorkers | None = None,
         asked: Sequence[tuple[int, Callable[[], None]]] = (),
         failure: Callable[[], str] = str,
     ):
         self._driver, self._program, self.parts, self._alone = driver, program, parts, alone
-        self._inputs, self._faults, self._tier = inputs, faults, tier
+        self._inputs, self._faults, self._tier, self._workers = inputs, faults, tier, workers
         self._asked, self._failure = asked, failure
         self._number = 0  # of the last replay, as the tier counts them
         self._graphs: dict[tuple[int, int], Any] = {}
@@ -126,7 +128,7 @@ class CudaReplay:
         for block in self._blocks(begin):
             block.snapshot()
         if self._tier is not None:
-            self._number = self._tier.device.started()
+            self._number = self._tier.start(self._workers)
         self._tell_hosts(begin, end)
         self._driver.replay(graph)
 
@@ -158,7 +160,7 @@ class CudaReplay:
         """Until the last submitted replay of this program is done."""
         self._driver.wait(self._done)
         if self._tier is not None:
-            self._tier.device.finished(self._number)
+            self._tier.over(self._number)
 
     def _nodes(self, begin: int, end: int) -> list[Launch]:
         found = self._between(begin, end)
@@ -195,7 +197,10 @@ class CudaReplay:
         nodes = [(self._kinds(part), n) for part in self.parts for n in part.launches]
         for _ in range(repeats):
             self._tell_hosts(0, len(self._program))
+        number = 0 if self._tier is None else self._tier.start(self._workers)
         times = self._driver.timeline([n for _, n in nodes], repeats)
+        if self._tier is not None:
+            self._tier.over(number)
         return [(kind, str(n.kernel), us) for (kind, n), us in zip(nodes, times, strict=True)]
 
     def _kinds(self, part: Part) -> str:

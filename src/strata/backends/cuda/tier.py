@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from strata import _native
-from strata.backends.cpu.lower import Addresses
-from strata.backends.cpu.lower import lower as lower_for_cpu
 from strata.backends.cpu.tiers import ExpertTiers
+from strata.backends.cuda.chunk_share import ChunkShare
 from strata.backends.cuda.driver import Arg, Driver, Launch
+from strata.backends.cuda.expert_planes import classes_of, formats, plane_bytes, plane_macros
 from strata.backends.cuda.lent_slots import LentSlots, lay_out
-from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
+from strata.backends.cuda.lower import Context, ints, launch, pointer
 from strata.backends.cuda.lower_products import products
 from strata.backends.cuda.memory import ALIGNMENT
 from strata.backends.cuda.pattern import Pattern, Product
 from strata.backends.cuda.prompt_experts import PromptExperts
-from strata.backends.cuda.weights import is_packed
+from strata.backends.cuda.workers import MailboxWorkers
 from strata.errors import UnsupportedError
 from strata.hw.machine import DEFAULT_LINK
 from strata.ops.buffers import Buffer, Weight
@@ -51,13 +51,15 @@ class TierOptions:
     workers: int = 1
     link_rate: float = 0.0
     prompt_places: int = 0  # of the ring of prompt chunks; 0: prompts take the step form
+    chunk_share: float = 0.0  # as cpu_share, of what a layer of a narrow prompt chunk lacks
     ahead: int = 0  # experts fetched for the next layer on a guess, at most; 0: no guesses are made
 
 
 class ExpertTier:
-    """Of one backend. Memory is taken here; launches are asked for while programs are lowered."""
+    """Of one backend. Memory is taken here; launches are asked for while programs are lowered. `faults`: addresses of
+    the words of steps and of chunks."""
 
-    def __init__(self, driver: Driver, experts: ExpertTiers, options: TierOptions, faults: int):
+    def __init__(self, driver: Driver, experts: ExpertTiers, options: TierOptions, faults: tuple[int, int]):
         if not experts.whole:
             raise UnsupportedError(
                 "a GPU reads experts from RAM, and RAM does not hold all of them; raise --ram-budget-gib, or run on "
@@ -65,7 +67,7 @@ class ExpertTier:
             )
         self._driver, self._experts, self._options = driver, experts, options
         self._stacks = experts.stacks
-        self._classes = _classes(self._stacks)
+        self._classes = classes_of(self._stacks)
         self.num_experts = max(gate.shape[0] for gate, _, _ in self._stacks)
         self.costs: list[float] | None = None  # that misses are split by, as `set_costs` takes them
         self._measured = 0.0  # bytes a second of the link, while slots were filled
@@ -75,11 +77,11 @@ class ExpertTier:
         ] = {}  # gate stack -> the next layer's router, and its layer
         self._guesses: dict[int, Buffer] = {}  # logits of guesses, by parity of the layer
         self._gate_up: dict[int, ExpertGateUp] = {}  # the newest op of each layer
-        self._known: set[int] = set()  # layers whose records the workers have
+        self._replays = 0  # started
 
     # ---- memory ------------------------------------------------------------------------------------------------
 
-    def _allocate(self, faults: int) -> None:
+    def _allocate(self, faults: tuple[int, int]) -> None:
         driver, o, layers, experts = self._driver, self._options, len(self._stacks), self.num_experts
         gates = [gate for gate, _, _ in self._stacks]
         sizes = (MAX_STEP_ROWS, o.k, max(g.shape[2] for g in gates), experts)
@@ -105,16 +107,25 @@ class ExpertTier:
         slots = self._slots()
         self.device = _native.GpuDevice(
             self._experts.store, slots, *sizes[:3], inner, experts, o.workers if o.cpu_share else 0,
-            self._experts.wait_limit_ns, self._mapped.address, faults,
+            self._experts.wait_limit_ns, self._mapped.address, faults[0],
         )  # fmt: skip
+        self.workers = MailboxWorkers(self.device)
         self.device.set_share(o.cpu_share)
         self.device.set_ahead(o.ahead)
         self.device.set_link(1e9 / o.link_rate if o.link_rate else 0.0)
         self._tier = self._upload(np.frombuffer(self.device.image(addresses, place, o.places), np.uint8))
         self.prompts: PromptExperts | None = None
         if o.prompt_places:
-            self.prompts = PromptExperts(driver, self, o.prompt_places, place)
+            share = self._chunk_share((o.k, sizes[2], inner, experts), faults[1])
+            self.prompts = PromptExperts(driver, self, o.prompt_places, place, share)
         self.lending = LentSlots(self.device, slots, self._experts.blob_bytes)
+
+    def _chunk_share(self, sizes: tuple[int, int, int, int], faults: int) -> ChunkShare | None:
+        """`sizes`: experts a token, hidden and widest inner row, experts a layer."""
+        o = self._options
+        if not o.chunk_share or not o.workers:
+            return None
+        return ChunkShare(self._driver, self, self._experts, sizes, o.workers, o.chunk_share, faults)
 
     def _slots(self) -> list[tuple[int, int]]:
         """Address and bytes of every slot, all in one allocation."""
@@ -139,11 +150,12 @@ class ExpertTier:
         return address
 
     def _class_of(self, layer: int) -> int:
-        return list(self._classes).index(_formats(self._stacks[layer]))
+        return list(self._classes).index(formats(self._stacks[layer]))
 
     def close(self) -> None:
         """Ends the workers; the policy has ended before."""
-        self.device.close()
+        for workers in self._all_workers:
+            workers.device.close()
 
     # ---- what kernels look up ----------------------------------------------------------------------------------
 
@@ -163,13 +175,17 @@ class ExpertTier:
         """Number of the layer with this gate stack among those with experts."""
         return self._experts.layers[gate]
 
+    def layer_of(self, stack: Weight) -> int:
+        """The same of any of a layer's stacks."""
+        return next(i for i, planes in enumerate(self._stacks) if stack in planes)
+
     def macros(self, layer: int) -> list[tuple[str, str | int]]:
         """Of expert_copy.cuh."""
-        return _macros(self._stacks[layer])
+        return plane_macros(self._stacks[layer])
 
     def plane_bytes(self, layer: int) -> tuple[int, ...]:
         """Bytes of an expert's gate, up and down."""
-        return tuple(_plane_bytes(w) for w in self._stacks[layer])
+        return tuple(plane_bytes(w) for w in self._stacks[layer])
 
     def holds(self, gate: Weight) -> bool:
         """Whether the layer with this gate stack is in tiers."""
@@ -195,7 +211,7 @@ class ExpertTier:
         planes = self._stacks[layer]
         experts = gate_up.gate.shape[0]
         macros = [
-            *_macros(planes), ("STRATA_EXPERTS", experts), ("STRATA_TOP", gate_up.k),
+            *plane_macros(planes), ("STRATA_EXPERTS", experts), ("STRATA_TOP", gate_up.k),
             ("STRATA_PAIRS", at.bucket * gate_up.k), ("STRATA_CHOOSE", int(logits is not None)),
             ("STRATA_RENORMALISE", int(renormalise)),
         ]  # fmt: skip
@@ -214,7 +230,7 @@ class ExpertTier:
             self.address,
             *ints(layer),
         ]
-        args += ints(*(_plane_bytes(w) for w in planes))
+        args += ints(*(plane_bytes(w) for w in planes))
         assert args[_LAYER] == layer
         grid = at.properties.multiprocessors
         node = launch("experts_stage.cu", _STAGE, grid, _THREADS, args, macros=macros)
@@ -236,11 +252,11 @@ class ExpertTier:
         product = products(at, x, p.planes(x, at), [Product(weight, guess)])
         top = router.topk_ids.shape[-1]
         macros = [
-            *_macros(planes), ("STRATA_EXPERTS", self.num_experts), ("STRATA_TOP", top),
+            *plane_macros(planes), ("STRATA_EXPERTS", self.num_experts), ("STRATA_TOP", top),
             ("STRATA_PAIRS", at.bucket * top), ("STRATA_CHOOSE", 1), ("STRATA_RENORMALISE", int(router.renormalise)),
         ]  # fmt: skip
         args: list[Arg] = [at.live(x), *at.at(guess), self.address, *ints(layer)]
-        args += ints(*(_plane_bytes(w) for w in planes))
+        args += ints(*(plane_bytes(w) for w in planes))
         grid = min(_FETCHERS, at.properties.multiprocessors)
         node = launch("experts_stage.cu", "fetch_guessed", grid, _THREADS, args, macros=macros)
         return [replace(n, beside=True, dependent=False) for n in (*product, node)]
@@ -264,29 +280,17 @@ class ExpertTier:
         """The CPU's rows to the op's own; nothing without workers."""
         if not self.shares:
             return []
-        layer = next(i for i, planes in enumerate(self._stacks) if down.weight in planes)
-        self.bind(self._gate_up[layer], down)
+        layer = self.layer_of(down.weight)
+        self.workers.bind(layer, self._gate_up[layer], down)
         experts, hidden, _ = down.weight.shape
         macros = [
-            *_macros(self._stacks[layer]), ("STRATA_EXPERTS", experts), ("STRATA_TOP", down.k),
+            *plane_macros(self._stacks[layer]), ("STRATA_EXPERTS", experts), ("STRATA_TOP", down.k),
             ("STRATA_PAIRS", at.bucket * down.k), ("STRATA_CHOOSE", 0), ("STRATA_RENORMALISE", 0),
         ]  # fmt: skip
         args = [*at.at(down.pairs, down.offsets, down.out), *ints(hidden), self.address]
         args.append(pointer(at.faults))
         grid = at.bucket * down.k
         return [launch("experts_stage.cu", "take_computed", grid, _THREADS, args, macros=macros)]
-
-    def bind(self, gate_up: ExpertGateUp, down: ExpertDown) -> None:
-        """Tells the workers a layer's types and sizes."""
-        layer = self._experts.layers[gate_up.gate]
-        if layer in self._known or not self.shares:
-            return
-        self._known.add(layer)
-        somewhere = 64  # workers read rows and experts from places of their own; only "none" counts
-        at = Addresses(
-            lambda _: somewhere, lambda _: (somewhere,) * 3, lambda w: w.data.ctypes.data, lambda _: somewhere
-        )
-        self.device.set_layer(layer, lower_for_cpu(gate_up, at)[:3], lower_for_cpu(down, at)[:3])
 
     def prologue(self, launches: Sequence[Launch]) -> list[Launch]:
         """What a replay of these launches begins with; nothing where no expert is in it."""
@@ -297,13 +301,12 @@ class ExpertTier:
         planes = self._stacks[0]
         hold = 0 if self.prompts is None or not step else self.prompts.hold_address
         args: list[Arg] = [self.address, *ints(layer, int(step)), pointer(hold)]
-        nodes = [launch("experts_begin.cu", "begin_experts", 1, _THREADS, args, macros=_macros(planes))]
+        nodes = [launch("experts_begin.cu", "begin_experts", 1, _THREADS, args, macros=plane_macros(planes))]
         for number, of_class in enumerate(self._classes.values()):
-            args = [self.address, *ints(number, *(_plane_bytes(w) for w in of_class))]
+            args = [self.address, *ints(number, *(plane_bytes(w) for w in of_class))]
             grid = min(_PROMOTERS, self._driver.properties.multiprocessors)
-            nodes.append(
-                launch("experts_begin.cu", "promote_experts", grid, _THREADS, args, macros=_macros(of_class))
-            )
+            macros = plane_macros(of_class)
+            nodes.append(launch("experts_begin.cu", "promote_experts", grid, _THREADS, args, macros=macros))
         return nodes
 
     # ---- while running -----------------------------------------------------------------------------------------
@@ -343,7 +346,25 @@ class ExpertTier:
     def set_costs(self, costs: list[float]) -> None:
         """What misses are split by (`MissCosts` of tiers.h)."""
         self.costs = costs
-        self.device.set_costs(costs)
+        for workers in self._all_workers:
+            workers.device.set_costs(costs)
+
+    def start(self, workers: MailboxWorkers | None) -> int:
+        """A replay is started, whose lists these serve; its number."""
+        self._replays += 1
+        if workers is not None:
+            workers.start(self._replays)
+        return self._replays
+
+    def over(self, replay: int) -> None:
+        """That replay and all before it are over."""
+        for workers in self._all_workers:
+            workers.over(replay)
+
+    @property
+    def _all_workers(self) -> list[MailboxWorkers]:
+        share = None if self.prompts is None else self.prompts.share
+        return [self.workers] if share is None else [self.workers, share.workers]
 
     @property
     def link_rate(self) -> float:
@@ -375,24 +396,3 @@ class ExpertTier:
     def blob_bytes(self) -> tuple[int, ...]:
         """Of one expert of each layer."""
         return self._experts.blob_bytes
-
-
-def _formats(planes: Sequence[Weight]) -> tuple[str, ...]:
-    return tuple(f"{w.format.name} {_plane_bytes(w)}" for w in planes)
-
-
-def _classes(stacks: Sequence[Sequence[Weight]]) -> dict[tuple[str, ...], Sequence[Weight]]:
-    return {_formats(planes): planes for planes in stacks}
-
-
-def _plane_bytes(weight: Weight) -> int:
-    return int(weight.data.shape[1])
-
-
-def _macros(planes: Sequence[Weight]) -> list[tuple[str, str | int]]:
-    gate, up, down = planes
-    packed = sum(int(is_packed(w.format)) << i for i, w in enumerate(planes))
-    return [
-        type_macro(gate.format), type_macro(up.format, "STRATA_UP"), type_macro(down.format, "STRATA_DOWN"),
-        ("STRATA_PACKED", packed),
-    ]  # fmt: skip

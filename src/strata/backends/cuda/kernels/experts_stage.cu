@@ -7,6 +7,7 @@
 // one tells it to the host.
 #include "expert_copy.cuh"
 #include "expert_late.cuh"
+#include "mailbox_rows.cuh"
 #include "topk.cuh"
 
 using namespace strata;
@@ -163,20 +164,6 @@ __device__ __forceinline__ int copy_order() {
   return (static_cast<int>(blockIdx.x) + blocks - 1) % blocks;
 }
 
-struct Rows {
-  const int8_t* q;
-  const float* d;
-  const int16_t* sums;
-  const float* x;
-  int hidden;
-};
-
-template <class T> __device__ __forceinline__ void copy_row(T* to, const T* from, int count) {
-  if (from == nullptr) return;
-  const int words = count * static_cast<int>(sizeof(T)) / 4;
-  for (int i = threadIdx.x; i < words; i += kThreads) reinterpret_cast<uint32_t*>(to)[i] = reinterpret_cast<const uint32_t*>(from)[i];
-}
-
 // Hands the CPU its list: items, pairs, and the rows that they need.
 __device__ __forceinline__ void post(const Uses& u, const ExpertTier& t, const Step& s, const Rows& in, int layer) {
   if (u.num_computed == 0) return;
@@ -204,24 +191,11 @@ __device__ __forceinline__ void post(const Uses& u, const ExpertTier& t, const S
 #endif
   }
   __syncthreads();
-  for (int r = 0; r < s.rows; ++r) {
-    if (!needed[r]) continue;
-    const size_t at = static_cast<size_t>(r) * in.hidden;
-    if (in.q != nullptr) {
-      copy_row(box.codes + at, in.q + at, in.hidden);
-      copy_row(box.scales + at / 32, in.d + at / 32, in.hidden / 32);
-      copy_row(box.sums + at / 16, in.sums + at / 16, in.hidden / 16);
-    }
-    if (in.x != nullptr) copy_row(box.x + at, in.x + at, in.hidden);
-  }
-  if (threadIdx.x == 0) box.head->layer = layer, box.head->rows = s.rows, box.head->items = u.num_computed;
+  for (int r = 0; r < s.rows; ++r)
+    if (needed[r]) send_row<kThreads>(box, in, r);
   __threadfence_system();
   __syncthreads();
-  if (threadIdx.x == 0) {
-    const uint32_t n = t.state->posts + 1;
-    t.state->posts = n;
-    tiers::store_release(&box.head->posted, n);
-  }
+  if (threadIdx.x == 0) post_list(t, layer, s.rows, u.num_computed);
 }
 
 __device__ __forceinline__ tiers::Place place_of(uint8_t found) {

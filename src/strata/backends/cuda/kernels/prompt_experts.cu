@@ -2,37 +2,10 @@
 // of what it names to a ring of their own, from where the chunk's products read them. Slots stand still meanwhile.
 // Macros: expert_copy.cuh's; `list_absent` reads none of them.
 #include "expert_copy.cuh"
+#include "prompt_ring.cuh"
 
 using namespace strata;
 using namespace strata::tiers;
-
-namespace {
-
-// What one layer lacks, in device memory; the experts follow, int32 [num_experts].
-struct Absent {
-  int32_t count, pad;
-  uint64_t first;  // number of its first place, over the life of the ring
-
-  __device__ __forceinline__ int32_t* experts() { return reinterpret_cast<int32_t*>(this + 1); }
-};
-
-// Fixed when the ring is made.
-struct PromptRing {
-  uint64_t base, place_bytes;
-  uint64_t* taken;        // places handed out so far
-  uint64_t* tables;       // [layers][3][experts] where the chunk's products read planes
-  unsigned char* lists;   // [layers] of Absent, `list_bytes` apart
-  uint64_t* counts;       // mapped: experts copied, their bytes
-  uint32_t* used;         // [layers][experts] pairs that prompts gave each expert
-  uint32_t places, list_bytes;
-
-  __device__ __forceinline__ Absent* list(int layer) const {
-    return reinterpret_cast<Absent*>(lists + static_cast<size_t>(layer) * list_bytes);
-  }
-  __device__ __forceinline__ uint64_t place(uint64_t n) const { return base + n % places * place_bytes; }
-};
-
-}  // namespace
 
 extern "C" {
 
