@@ -16,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CACHE = ROOT / "build/emulated"
 INCLUDE = [
+    HERE / "include/std",
     HERE / "include",
     ROOT / "src/strata/backends/cuda/kernels",
     ROOT / "native/include",
