@@ -26,6 +26,10 @@ NATIVE := pyproject.toml CMakeLists.txt $(shell find native -type f)
 # has changed is compiled.
 ISOLATION = $(if $(wildcard .venv/.dev),--no-build-isolation)
 
+# A process a processor tests already, and BLAS's own threads spin while they wait. Where Python is told to keep no bytecode,
+# each of hundreds of processes would compile the package again.
+TEST_ENV := OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
+
 .PHONY: kernels-all demo test lint bench build clean
 
 demo: build $(FILE)
@@ -33,7 +37,7 @@ demo: build $(FILE)
 	@printf '$(CHAT)' "$(PROMPT)" | $(BIN)/strata run --model $(FILE) --max-tokens 128 $(SAMPLING) -
 
 test: lint $(FETCHED)
-	$(BIN)/pytest --numprocesses auto --dist worksteal
+	$(TEST_ENV) $(BIN)/pytest --numprocesses auto --dist worksteal
 
 lint: build .venv/.dev
 	$(BIN)/ruff check .

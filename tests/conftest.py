@@ -1,5 +1,6 @@
 """Fixtures that every part's tests may use."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -19,6 +20,12 @@ if os.environ.pop("CI", ""):
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What all tests share lives to the end: the collector of garbage need not look at it after every test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

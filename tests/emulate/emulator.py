@@ -16,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CACHE = ROOT / "build/emulated"
 INCLUDE = [
+    HERE / "include/std",
     HERE / "include",
     ROOT / "src/strata/backends/cuda/kernels",
     ROOT / "native/include",
@@ -23,7 +24,10 @@ INCLUDE = [
 ]
 FLAGS = [
     "-std=c++20",
-    "-O1",
+    "-O1",  # less its slowest passes, which make no kernel faster by as much
+    "-fno-tree-pta",
+    "-fno-tree-dominator-opts",
+    "-fno-ivopts",
     "-g0",
     "-fPIC",
     "-w",

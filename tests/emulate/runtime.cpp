@@ -33,7 +33,10 @@ emulated::Dim3 threadIdx, blockIdx, blockDim, gridDim;
 using namespace emulated;
 
 constexpr int kMaxThreads = 1024, kWarps = kMaxThreads / 32;
-constexpr size_t kStack = 128 << 10, kPage = 4096, kDynamic = 256 << 10;
+constexpr size_t kPage = 4096, kDynamic = 256 << 10;
+// No power of two, and `kApart` more from thread to thread: else the ends of all stacks, which every switch touches, would
+// share a few sets of the processor's caches.
+constexpr size_t kStack = 132 << 10, kApart = 256, kColours = kPage / kApart;
 
 // Saves the callee's registers on the old stack, takes those on the new one.
 extern "C" void emulated_switch(void** old_sp, void* new_sp);
@@ -320,7 +323,7 @@ static void run_block(int threads) {
   for (int t = 0; t < threads; ++t) {
     const unsigned u = static_cast<unsigned>(t);
     fibers[t].index = {u % blockDim.x, u / blockDim.x % blockDim.y, u / blockDim.x / blockDim.y};
-    void** top = reinterpret_cast<void**>(stacks + (t + 1) * kStack - 8);  // as after a call
+    void** top = reinterpret_cast<void**>(stacks + (t + 1) * kStack - t % kColours * kApart - 8);  // as after a call
     *--top = reinterpret_cast<void*>(thread_main);
     for (int i = 0; i < 6; ++i) *--top = nullptr;
     fibers[t].sp = top;

@@ -134,8 +134,8 @@ def child(name, directory, ready, model_engine=engine):
     os._exit(0)
 
 
-def killed_at_random(name, directory, delay):
-    """A process that converses, killed `delay` seconds after its first turn."""
+def killed_at_random(name, directory, turns, delay):
+    """A process that converses, killed `delay` seconds after so many turns."""
     begun, ready = os.pipe()
     process = os.fork()
     if process == 0:
@@ -144,7 +144,8 @@ def killed_at_random(name, directory, delay):
         finally:
             os._exit(1)
     os.close(ready)
-    assert os.read(begun, 1) == b"."
+    for _ in range(turns):
+        assert os.read(begun, 1) == b"."
     time.sleep(delay)
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
@@ -166,7 +167,7 @@ def test_killed_while_writing(name, tmp_path):
     lived = {119: 1, 128: 1, 174: 2, 192: 2}  # turns that were live up to where checkpoints lie
     chance, known = random.Random(3), set()
     for i in range(KILLS // 2):
-        killed_at_random(name, tmp_path / "written", chance.uniform(0, 0.03))
+        killed_at_random(name, tmp_path / "written", 1 + i % TURNS, chance.uniform(0, 0.03))
         copy = shutil.copytree(tmp_path / "written", tmp_path / str(i))
         e = engine(name, copy)
         digest, _, request = e.run(prompts[-1], 30, TURNS - 1)

@@ -79,7 +79,7 @@ def test_a_read_ahead_that_fails_is_made_again(model_path, wanted):
 
 
 def test_a_hanging_disk(model_path, plain):
-    r = rig(model_path, budget=SMALL, wait=1, lookahead=False)
+    r = rig(model_path, budget=SMALL, wait=2, lookahead=False)
     native = r.store.native
     lift = lambda: native.inject(0, 0)  # noqa: E731  (the pair reads best side by side)
     survives(r, plain, lambda: native.inject(HANG, 2), lift, "did not answer in time")
@@ -87,7 +87,7 @@ def test_a_hanging_disk(model_path, plain):
 
 @pytest.mark.parametrize("fault", [STALL, DIE])
 def test_a_worker_that_stalls_or_dies(model_path, plain, fault):
-    r = rig(model_path, budget=0, sim={"cpu_share": 0.5, "workers": 2}, wait=1)
+    r = rig(model_path, budget=0, sim={"cpu_share": 0.5, "workers": 2}, wait=2)
     device = r.backend.device
     counts = survives(
         r,
@@ -102,7 +102,7 @@ def test_a_worker_that_stalls_or_dies(model_path, plain, fault):
 
 def test_steps_go_on_while_a_worker_stalls(model_path, plain):
     """Until the late worker is through, misses go through the link; then the workers take their share again."""
-    r = rig(model_path, budget=0, sim={"cpu_share": 1.0, "workers": 1}, wait=1)
+    r = rig(model_path, budget=0, sim={"cpu_share": 1.0, "workers": 1}, wait=2)
     device = r.backend.device
     device.inject_worker(STALL, 0)
     with pytest.raises(FaultError):
@@ -119,7 +119,7 @@ def test_steps_go_on_while_a_worker_stalls(model_path, plain):
 
 
 def test_a_link_that_stalls(model_path, plain):
-    r = rig(model_path, budget=0, sim={"cpu_share": 0.0}, wait=1)
+    r = rig(model_path, budget=0, sim={"cpu_share": 0.0}, wait=2)
     device = r.backend.device
     survives(r, plain, lambda: device.inject_link(1), lambda: device.inject_link(0), "did not answer in time")
 
@@ -241,7 +241,7 @@ def test_nothing_leaks(model_path):
     fds, threads = entries("/proc/self/fd"), entries("/proc/self/task")
     for _ in range(3):
         sim = {"cpu_share": 0.0}
-        r = rig(model_path, budget=SMALL, sim=sim, ngram=NgramOptions(), wait=1, lookahead=False)
+        r = rig(model_path, budget=SMALL, sim=sim, ngram=NgramOptions(), wait=2, lookahead=False)
         r.store.native.inject(ERROR, 5)
         with pytest.raises(FaultError):
             read_on(r, 0, 20)

@@ -1,6 +1,7 @@
 """Contexts beyond the cells that the pretended GPU holds: one hash for every budget."""
 
 import hashlib
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from strata.config import EngineOptions
 from strata.engine import Engine
 from strata.synth import PlantedOptions, tiny_geometry, write_planted
 
-CONTEXT, READ = 21504, 21440
+CONTEXT, READ = 8704, 8640
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def run(path, resident, **more):
         kv_resident=resident,
         kv="int8",
         expert_cache="16",
-        prefill=4096,
+        prefill=2048,
         **more,
     )
     engine = Engine.load(path, options)
@@ -43,10 +44,12 @@ def run(path, resident, **more):
     return found.hexdigest(), engine.tier_counts(), engine.placement
 
 
-def test_one_hash_for_every_budget(long_model):
+def test_one_hash_for_every_budget(long_model, monkeypatch):
+    """The least that the planner keeps is for rows that select 2048 cells each; these select 256."""
+    monkeypatch.setattr(sys.modules["strata.memory.plan"], "LEAST_RESIDENT", 7680)
     every, counts, placement = run(long_model, CONTEXT)
     assert placement.choice.resident == CONTEXT and "kv_hits" not in counts
-    for resident in (20480, 20992):
+    for resident in (7680, 8192):
         digest, counts, placement = run(long_model, resident)
         assert digest == every, resident
         assert placement.choice.resident == resident < placement.choice.cells

@@ -1,5 +1,6 @@
 """Arena planning: gives each scratch buffer an offset so that buffers alive at the same time never overlap."""
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,18 +23,18 @@ def place(intervals: Sequence[Interval]) -> tuple[list[int], int]:
     (greedy by size, Pisarchyk and Lee 2020).
     """
     offsets = [0] * len(intervals)
-    placed: list[int] = []
+    placed: list[int] = []  # by offset
     size = 0
     for i in sorted(range(len(intervals)), key=lambda i: (-intervals[i].nbytes, intervals[i].first)):
         offsets[i] = _lowest_gap(intervals, offsets, placed, i)
-        placed.append(i)
+        insort(placed, i, key=offsets.__getitem__)
         size = max(size, offsets[i] + _aligned(intervals[i].nbytes))
     return offsets, size
 
 
 def _lowest_gap(intervals: Sequence[Interval], offsets: list[int], placed: list[int], i: int) -> int:
     mine, at = intervals[i], 0
-    for j in sorted(placed, key=offsets.__getitem__):
+    for j in placed:
         other = intervals[j]
         if other.last < mine.first or mine.last < other.first:
             continue

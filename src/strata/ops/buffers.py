@@ -1,6 +1,7 @@
 """Named memory that op records refer to: buffers of a program, and weights as they lie in the file."""
 
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -42,10 +43,9 @@ class Buffer:
     @property
     def nbytes(self) -> int:
         """Bytes of all planes."""
-        count = int(np.prod(self.shape, dtype=np.int64))
         if self.dtype == "q8":
             return sum(plane_bytes(self.shape))
-        return count * np.dtype(NUMPY_DTYPES[self.dtype]).itemsize
+        return prod(self.shape) * np.dtype(NUMPY_DTYPES[self.dtype]).itemsize
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype}{list(self.shape)}"

@@ -29,8 +29,9 @@ class Builder:
 
     def emit(self, op: Op) -> None:
         """Appends an op record. Emitting an op that writes a buffer twice drops what was derived from it."""
-        for out in op.outputs:
-            self._derived = {key: value for key, value in self._derived.items() if key[0] is not out}
+        outputs = op.outputs
+        for key in [key for key in self._derived if key[0] in outputs]:
+            del self._derived[key]
         self._ops.append(op)
 
     def derived(self, source: Buffer, how: str) -> Buffer | None:

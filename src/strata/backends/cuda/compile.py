@@ -95,9 +95,9 @@ class Compiler:
                     progress(done, len(wanted))
         return pending
 
-    def log(self, source: Source) -> str:
-        """What ptxas says of registers and spills."""
-        return _log(self._program(source, ("--ptxas-options=-v",))[0])
+    def log(self, source: Source, *options: str) -> str:
+        """What ptxas says of registers and spills. `options`: NVRTC's, beside those that images are made with."""
+        return _log(self._program(source, ("--ptxas-options=-v", *options))[0])
 
     def _key(self, source: Source) -> str:
         text = [source.text, self._arch, repr(OPTIONS), repr(version())]
