@@ -37,7 +37,7 @@ class Answer:
                 if stream.stopped:
                     break
         self._add(self._parsed(stream.finish()), write)
-        self._add(self._parser.finish() if self._parser else [], write)
+        self._add(self._parser.finish(cut=not stream.stopped) if self._parser else [], write)
         self.num_tokens = stream.num_tokens
         ended = "abort" if cancelled() else "length"
         self.finish_reason = "stop" if stream.stopped else ended

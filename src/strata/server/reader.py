@@ -43,7 +43,7 @@ class AnswerReader:
             return []
         self.num_tokens += 1
         if token in self._stop_token_ids:
-            events = self.finish()
+            events = self.finish(cut=False)
             self.stopped = True
             return events
         self.num_reasoning_tokens += bool(self._parser and self._parser.thinking)
@@ -53,13 +53,13 @@ class AnswerReader:
             self.stopped = self.repeats = True
         return events
 
-    def finish(self) -> list[Event]:
-        """What was held back, when no more tokens come."""
+    def finish(self, cut: bool = True) -> list[Event]:
+        """What was held back, when no more tokens come. `cut`: not because the model ended its answer."""
         if self.stopped:
             return []
         events = self._parsed(self._detokenizer.finish())
         if self._parser is not None:
-            events += self._parser.finish()
+            events += self._parser.finish(cut)
         events = self._matched(events)
         return events if self.stopped else [*events, *self._released()]
 

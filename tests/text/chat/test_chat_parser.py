@@ -16,6 +16,7 @@ from strata.text.chat import (
     ToolCallEnd,
     ToolCallStart,
     ToolStyle,
+    collect,
 )
 
 
@@ -50,13 +51,51 @@ def test_reasoning_and_content(text, thinking, reasoning, content):
         assert parse(text, style, thinking) == (reasoning, content, [])
 
 
-def test_a_call_cut_off_in_its_opening_is_dropped():
-    for cut in ("<tool_call>", "<tool_call>\n<fun", "<tool_call>\n<function=get_wea", "<function=get_wea"):
-        assert parse("Hi\n" + cut, thinking=False) == ("", "Hi", [])
-    for cut in ("<tool_call>", '<tool_call>\n{"na', '<tool_call>{"name": "get_wea', '<tool_call>{"id": [1'):
-        assert parse("Hi\n" + cut, ToolStyle.JSON, thinking=False) == ("", "Hi", [])
-    for text in ("the tag <tool_call> is", "a <function", "`<tool_call>", "<tool_call>\nis a tag"):
-        assert parse(text, thinking=False) == ("", text, []), "no call can come of it"
+def test_a_call_that_the_model_left_in_its_opening_is_text():
+    for cut in ("<tool_call>", "<tool_call>\n<fun", "<tool_call>\n<function=get_wea"):
+        assert parse("Hi\n" + cut, thinking=False) == ("", "Hi\n" + cut, [])
+
+
+def cut_off(text, style=ToolStyle.XML, thinking=False):
+    parser = OutputParser(style, thinking, TOOLS)
+    answer = collect([*parser.push(text), *parser.finish(cut=True)])
+    return answer.reasoning, answer.content, [c.arguments for c in answer.tool_calls]
+
+
+@pytest.mark.parametrize("style", [ToolStyle.XML, ToolStyle.JSON])
+def test_of_a_tag_that_a_limit_cut_nothing_is_shown(style):
+    opening = (
+        "<tool_call>\n<function=get_wea"
+        if style is ToolStyle.XML
+        else '<tool_call>{"id": [1, "a", {"name": "get_wea'
+    )
+    for end in range(1, len(opening) + 1):
+        assert cut_off("Hi\n" + opening[:end], style) == ("", "Hi", [])
+    for end in range(1, len("</think>")):
+        assert cut_off("hm\n</think>"[: 3 + end], style, thinking=True) == ("hm", "", [])
+
+
+def test_what_is_no_tag_stays_where_a_limit_cuts():
+    for text in ("the tag <tool_call> is", "a < b", "`<tool_call>", "<tool_call>\nis a tag"):
+        assert cut_off(text) == ("", text, [])
+    broken = 'Hi\n<tool_call>{"id": "1, "name": "get_weather"}</tool_call>\nAnd more.'
+    assert cut_off(broken, ToolStyle.JSON) == ("", broken, []), "it is no call that a limit cut"
+
+
+def test_arguments_that_a_limit_cut_never_look_whole():
+    """Half a tag is no value, and a client that overlooks why the answer ended cannot take them for a call."""
+    xml = "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n8\n</parameter>\n"
+    for end in range(len("<tool_call>\n<function=get_weather>"), len(xml) + 1):
+        ((_, _, (arguments,)), (_, _, whole)) = cut_off(xml[:end]), cut_off(xml + "</function>")
+        assert "<" not in arguments and "/" not in arguments
+        with pytest.raises(ValueError):
+            json.loads(arguments)
+        assert json.loads(whole[0]) == {"city": "Rome", "days": 8}
+    js = '<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}'
+    for end in range(js.index(", "), len(js)):
+        (_, _, (arguments,)) = cut_off(js[:end], ToolStyle.JSON)
+        with pytest.raises(ValueError):
+            json.loads(arguments)
 
 
 def test_calls_inside_unclosed_thinking():

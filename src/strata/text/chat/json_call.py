@@ -60,8 +60,9 @@ class JsonCall:
         self.done = False
         self.complete = False
 
-    def read(self, text: str, final: bool) -> tuple[str, int]:
-        """(JSON text of the arguments, characters of `text` that are dealt with). `final`: no more will come."""
+    def read(self, text: str, final: bool, cut: bool = False) -> tuple[str, int]:
+        """(JSON text of the arguments, characters of `text` that are dealt with). `final`: no more will come; `cut`: for
+        a limit, so that arguments must not look whole."""
         parts, at = [], 0
         while at < len(text) and not self.done:
             if self._scanner is None:
@@ -71,7 +72,7 @@ class JsonCall:
                 parts.append(piece)
         if final and not self.done:
             self.done, self.complete = True, self._closed and self._is_whole()
-        if self.done and not self._arguments:
+        if self.done and not self._arguments and (self._closed or not cut):
             self._arguments = ["{}"]
             parts.append("{}")
         return "".join(parts), at

@@ -5,7 +5,7 @@ What counts as a tag (docs/chat.md has the reasons):
 * A call counts with its whole opening, outside of code fences and spans. Inside reasoning it must also begin a line and
   name a function that was offered; the reasoning goes on behind it.
 * Space before a tag and line breaks behind one belong to the tag.
-* An answer that ends inside a call's opening, behind its tag, ends before it: half a tag is of no use to anybody.
+* Of an answer that a limit cut, what may have become a tag is dropped; of one that ended by itself, it is text.
 
 Decisions depend on the text alone, never on how it was cut. Held back are only space and what may become a tag.
 """
@@ -57,6 +57,7 @@ class OutputParser:
         self._behind_call = False
         self._call: XmlCall | JsonCall | None = None
         self._num_calls = 0
+        self._cut = False
         self._events: list[Event] = []
 
     @property
@@ -74,8 +75,10 @@ class OutputParser:
         self._text += text
         return self._drain(final=False)
 
-    def finish(self) -> list[Event]:
-        """What is left when no more text comes; a call that never ended is not complete."""
+    def finish(self, cut: bool = False) -> list[Event]:
+        """What is left when no more text comes; a call that never ended is not complete. `cut`: a limit ended the text, not
+        the model."""
+        self._cut = cut
         events = self._drain(final=True)
         rest, self._space = "" if self._behind_call else self._strip(self._space), ""
         return [*events, self._delta(rest)] if rest else events
@@ -102,6 +105,9 @@ class OutputParser:
             return found.end
         if found.undecided and not final:
             return at
+        if found.undecided and self._cut and _END_CALL not in self._text[at:]:
+            self._space = ""
+            return len(self._text)
         self._write("<")
         return at + 1
 
@@ -145,7 +151,7 @@ class OutputParser:
             self._space = ""
         return match
 
-    def _read_opening(self, at: int, final: bool) -> Match:
+    def _read_opening(self, at: int, _final: bool) -> Match:
         if self._style is ToolStyle.NONE:
             return NO
         quoting = self._quoting_with_space()
@@ -156,9 +162,6 @@ class OutputParser:
             match = match_head(self._text, skip_space(self._text, tag.end)) if tag else tag
         else:
             match = self._match_xml(at, tag, quoting.at_line_start)
-        if match.undecided and final and self._text.startswith((_CALL, _FUNCTION), at):
-            self._space, self._behind_call = "", True
-            return Match(len(self._text))
         if not match or (self._thinking and self._schemas.given and match.name not in self._schemas):
             return match if match.undecided else NO
         self._begin_call(match.name)
@@ -185,7 +188,7 @@ class OutputParser:
 
     def _read_call(self, at: int, final: bool) -> int:
         assert self._call is not None
-        arguments, read = self._call.read(self._text[at:], final)
+        arguments, read = self._call.read(self._text[at:], final, self._cut)
         if arguments:
             self._events.append(ArgumentsDelta(self._num_calls, arguments))
         if self._call.done:

@@ -25,12 +25,15 @@ class XmlCall:
         self._name, self._schemas = name, schemas
         self._keys: list[str] = []
         self._value: _Value | None = None
+        self._cut = False
         self.done = False
         self.complete = False
 
-    def read(self, text: str, final: bool) -> tuple[str, int]:
-        """(JSON text of the arguments, characters of `text` that are dealt with). `final`: no more will come."""
+    def read(self, text: str, final: bool, cut: bool = False) -> tuple[str, int]:
+        """(JSON text of the arguments, characters of `text` that are dealt with). `final`: no more will come; `cut`: for
+        a limit, so that arguments must not look whole, and half a tag is no value."""
         parts, at = [], 0
+        self._cut = cut
         while not self.done:
             before = (at, self._value)
             if self._value is None:
@@ -71,8 +74,12 @@ class XmlCall:
                 self.done = True
                 piece += value.cut_off()
             return piece, end
-        match = self._end_of_value(value, text, at, final)
-        if match.undecided and not final:
+        match = self._end_of_value(value, text, at, final and not self._cut)
+        if match.undecided and final:
+            self.done = True
+            value.end_at_tag()
+            return value.cut_off(), len(text)
+        if match.undecided:
             return "", at
         if match:
             self._value = None
@@ -141,7 +148,7 @@ class XmlCall:
 
     def _cut_off(self, end: int) -> tuple[str, int]:
         self.done = True
-        return self._closing(), end
+        return "" if self._cut else self._closing(), end
 
 
 class _Value:
@@ -172,6 +179,10 @@ class _Value:
         if self._types is not None:
             return to_json(self._text, self._types)
         return '"' if self._quoted else '""'
+
+    def end_at_tag(self) -> None:
+        """What follows is the beginning of a tag, to which a line break before it belongs."""
+        self._held = ""
 
     def cut_off(self) -> str:
         """What can be said of a value that never ended."""
