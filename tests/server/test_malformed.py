@@ -1,6 +1,7 @@
 """Malformed requests of many kinds: each gets its status and message, and the next request works."""
 
 import json
+import socket
 
 import pytest
 from requests_over import CHAT, COUNT, EMBEDDINGS, MESSAGES, RESPONSES, TEXT, ask, post
@@ -282,9 +283,26 @@ def test_who_sends_a_little_too_much_reads_why(tiny_server):
     assert status == 413 and "at most 16,777,216" in answer["error"]["message"]
 
 
-def test_a_probe_may_ask_for_the_head_alone(tiny_server):
-    status, headers, body = ask(tiny_server, "HEAD", "/health")
-    assert (status, body) == (200, b"") and headers["content-type"] == "application/json"
+def test_a_body_that_does_not_say_its_length_has_the_same_limit(tiny_server):
+    def chunks(count):
+        return b"".join(b"100000\r\n" + b" " * (1 << 20) + b"\r\n" for _ in range(count))
+
+    for path in (TEXT, MESSAGES, RESPONSES):
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+        head += "Content-Type: application/json\r\nConnection: close\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", tiny_server.port), timeout=60) as connection:
+            connection.sendall(head.encode() + chunks(20) + b"0\r\n\r\n")
+            answer = b""
+            while part := connection.recv(65536):
+                answer += part
+        assert answer.startswith(b"HTTP/1.1 413 ") and b"at most 16,777,216" in answer
+
+
+def test_head_answers_without_a_body(tiny_server):
+    for path in ("/health", "/metrics", "/v1/models", "/"):
+        status, headers, body = ask(tiny_server, "HEAD", path)
+        assert (status, body) == (200, b"") and headers["content-type"]
+    assert ask(tiny_server, "PUT", "/health")[1]["allow"] == "GET"
 
 
 def test_unknown_paths_and_methods(tiny_server):

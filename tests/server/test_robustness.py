@@ -309,9 +309,10 @@ def test_no_path_reaches_a_file(smollm2_server):
 
 
 def test_who_waits_in_the_queue_is_told_where(tiny, monkeypatch):
-    server = tiny(heartbeat=0.05)
-    slow = Slow(server.engine, monkeypatch, steps=50)
-    slow.gate.clear()
+    """Steps are slow until it was told; one that waited for that would keep the engine from taking the request in."""
+    server, seen = tiny(heartbeat=0.05), threading.Event()
+    step = server.engine.step
+    monkeypatch.setattr(server.engine, "step", lambda: (seen.is_set() or time.sleep(0.02), step())[1])
     threads = [threading.Thread(target=post, args=(server, TEXT, {**LONG, "seed": i})) for i in range(4)]
     for thread in threads:
         thread.start()
@@ -321,10 +322,7 @@ def test_who_waits_in_the_queue_is_told_where(tiny, monkeypatch):
 
     told = b": keep-alive, number 1 in the queue, about "
     body = request({**LONG, "max_tokens": 2, "stream": True}).replace(b"\r\n", CLOSE, 1)
-    give_up = threading.Timer(60, slow.gate.set)
-    give_up.start()
-    answer, _ = raw(server, body, see=lambda s: told not in s or slow.gate.set())
-    give_up.cancel()
+    answer, _ = raw(server, body, see=lambda s: told not in s or seen.set())
     assert told in answer
     for thread in threads:
         thread.join()

@@ -18,7 +18,7 @@ from strata.server import anthropic, openai, page
 from strata.server.engine_thread import EngineThread
 from strata.server.errors import RESPONSES, on_http, on_invalid, on_strata_error, on_surprise
 from strata.server.guard import Access, Guard
-from strata.server.limits import BodyLimit
+from strata.server.limits import BodyLimit, HeadAsGet
 from strata.server.openai.responses.store import ResponseStore
 from strata.server.service import Service
 from strata.server.watchdog import watch
@@ -54,6 +54,7 @@ def create_app(
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(Exception, on_surprise)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(BodyLimit, max_bytes=options.max_body_mib << 20)
     app.add_middleware(Guard, access=access)
     if access.origins:  # outside of the guard, so that refusals can be read as well
@@ -87,7 +88,6 @@ def _lifespan(
 
 
 @probes.get("/health")
-@probes.head("/health", include_in_schema=False)  # what load balancers ask
 async def health(request: Request) -> JSONResponse:
     """200 while requests can be served, as far as is known."""
     engine = request.app.state.service.engine

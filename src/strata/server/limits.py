@@ -1,11 +1,12 @@
-"""A limit on bodies that holds before one is parsed, as plain ASGI so that streams and disconnects pass untouched."""
+"""What happens to requests before they are read: a limit on bodies, and HEAD. Plain ASGI, so that streams and
+disconnects pass untouched."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from strata.server.guard import DRAIN, refuse
 
 _WORTH_READING = 4  # times the limit: a body of a little too much is read, so that its sender reads why
-_SECONDS = 5.0
+_SECONDS = 2.0
 
 
 class BodyLimit:
@@ -42,7 +43,22 @@ class BodyLimit:
         await refuse(scope, receive, send, 413, message, (most, _SECONDS) if size <= most else DRAIN)
 
 
-class _TooLarge(Exception):
+class _TooLarge(BaseException):
+    """No Exception: the framework would take it for a body that does not parse."""
+
     def __init__(self, size: int):
         super().__init__(size)
         self.size = size
+
+
+class HeadAsGet:
+    """HEAD, as load balancers ask, is GET whose body is left out: the HTTP server does that by its own scope."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes everything."""
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self.app(scope, receive, send)

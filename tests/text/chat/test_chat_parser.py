@@ -84,8 +84,9 @@ def test_what_is_no_tag_stays_where_a_limit_cuts():
 
 def test_arguments_that_a_limit_cut_never_look_whole():
     """Half a tag is no value, and a client that overlooks why the answer ended cannot take them for a call."""
-    xml = "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n8\n</parameter>\n"
-    for end in range(len("<tool_call>\n<function=get_weather>"), len(xml) + 1):
+    opening = "<tool_call>\n<function=get_weather>"
+    xml = f"{opening}\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n8\n</parameter>\n"
+    for end in range(len(opening), len(xml) + 1):
         ((_, _, (arguments,)), (_, _, whole)) = cut_off(xml[:end]), cut_off(xml + "</function>")
         assert "<" not in arguments and "/" not in arguments
         with pytest.raises(ValueError):

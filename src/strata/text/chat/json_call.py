@@ -61,8 +61,8 @@ class JsonCall:
         self.complete = False
 
     def read(self, text: str, final: bool, cut: bool = False) -> tuple[str, int]:
-        """(JSON text of the arguments, characters of `text` that are dealt with). `final`: no more will come; `cut`: for
-        a limit, so that arguments must not look whole."""
+        """(JSON text of the arguments, characters of `text` that are dealt with). `final`: no more will come; `cut`:
+        because of a limit, so that arguments must not look whole."""
         parts, at = [], 0
         while at < len(text) and not self.done:
             if self._scanner is None:

@@ -76,8 +76,8 @@ class OutputParser:
         return self._drain(final=False)
 
     def finish(self, cut: bool = False) -> list[Event]:
-        """What is left when no more text comes; a call that never ended is not complete. `cut`: a limit ended the text, not
-        the model."""
+        """What is left when no more text comes; a call that never ended is not complete. `cut`: a limit ended the text,
+        not the model."""
         self._cut = cut
         events = self._drain(final=True)
         rest, self._space = "" if self._behind_call else self._strip(self._space), ""

@@ -30,8 +30,8 @@ class XmlCall:
         self.complete = False
 
     def read(self, text: str, final: bool, cut: bool = False) -> tuple[str, int]:
-        """(JSON text of the arguments, characters of `text` that are dealt with). `final`: no more will come; `cut`: for
-        a limit, so that arguments must not look whole, and half a tag is no value."""
+        """(JSON text of the arguments, characters of `text` that are dealt with). `final`: no more will come; `cut`:
+        because of a limit, so that arguments must not look whole, and half a tag is no value."""
         parts, at = [], 0
         self._cut = cut
         while not self.done:
