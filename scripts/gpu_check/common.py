@@ -124,6 +124,7 @@ class Decoder(Probe):
             "spread": round((max(seen) - min(seen)) / median, 4),
             "ms": round(1e3 * self.sequences / median, 4),
             "gpu_ms": round(self.device_us() / 1e3, 4),
+            **({"whole": False, "fault": self.fault} if self.void_steps else {}),
         }
 
     def device_us(self, repeats: int = sized(20, 1)) -> float:

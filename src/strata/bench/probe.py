@@ -26,6 +26,7 @@ class Probe:
         vocab = loaded.model.config.vocab_size
         self.tokens = np.array([(7 * s + 3) % vocab for s in range(sequences)], np.int32)
         self._rows = np.arange(sequences, dtype=np.int32)  # one array for all steps, as the scheduler has it
+        self.void_steps, self.fault = 0, ""  # steps that gave nothing, and what the last of them said
         self._started = tuple(
             StartedSequence(s, [t], SamplingParams()) for s, t in enumerate(self.tokens.tolist())
         )
@@ -37,6 +38,8 @@ class Probe:
         rows = DecodeRows(self._rows, np.full_like(self._rows, position), self.tokens)
         output = self.loaded.runner.run(StepPlan(rows, started=self._started))
         self._started = ()
+        if output.faults:
+            self.void_steps, self.fault = self.void_steps + 1, str(next(iter(output.faults.values())))
         self.tokens = output.token_ids
         return self.tokens
 
@@ -60,13 +63,16 @@ class Probe:
     def fill(self, cells: int) -> None:
         """Pseudo-random keys, values, index keys and states, as if each sequence had `cells` tokens."""
         runner, generator = self.loaded.runner, np.random.default_rng(_SEED)
+        most = min(
+            cells, 500, self.loaded.model.config.vocab_size
+        )  # of token ids, and of positions of the past
         made: dict[Any, NDArray[Any]] = {}
         for sequence in range(self.sequences):
             runner.keeper.grow(sequence, cells)
         for buffer in (*runner.state.paged(), *runner.state.recurrent()):
             key = buffer.shape, buffer.dtype, "scales" in buffer.name, buffer.name.startswith("delta")
             if key not in made:
-                made[key] = _random(buffer, generator)
+                made[key] = _random(buffer, generator, most)
             runner.backend.array(buffer)[:] = made[key]
         forget_pages(runner.state.kv, runner.backend.array, range(runner.state.num_pages))
 
@@ -85,14 +91,14 @@ class Probe:
         return [(kernel, len(us), sum(us), statistics.median(us)) for kernel, us in table]
 
 
-def _random(buffer: Any, g: np.random.Generator) -> NDArray[Any]:
+def _random(buffer: Any, g: np.random.Generator, most: int) -> NDArray[Any]:
     count = int(np.prod(buffer.shape))
     if buffer.dtype in ("i8", "u8"):
         return np.frombuffer(g.bytes(count), {"i8": np.int8, "u8": np.uint8}[buffer.dtype]).reshape(
             buffer.shape
         )
     if buffer.dtype == "i32":
-        return (np.frombuffer(g.bytes(4 * count), np.uint32) % 500).astype(np.int32).reshape(buffer.shape)
+        return (np.frombuffer(g.bytes(4 * count), np.uint32) % most).astype(np.int32).reshape(buffer.shape)
     x = np.resize(g.standard_normal(min(count, 1 << 22)).astype(np.float32), count).reshape(buffer.shape)
     if "scales" in buffer.name:
         x = np.abs(x) * 0.01

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strata.errors import UsageError
+from strata.errors import FaultError, UsageError
 
 if TYPE_CHECKING:
     from strata.bench.probe import Probe
@@ -31,6 +31,8 @@ def decode_benchmark(
     if cells:
         probe.fill(cells)
     rate = Rate.of(probe.rates(cells, steps, rounds))
+    if probe.void_steps:
+        raise FaultError(f"{probe.void_steps} steps were void, so there is no rate: {probe.fault}")
     lines = [
         f"generation  {rate.median:9.1f} tok/s, spread {rate.spread:.1%} ({steps} tokens after {cells})",
         *_floor(probe, cells + steps // 2, rate.median),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strata.errors import UsageError
+from strata.ops import PAGE_CELLS
 
 if TYPE_CHECKING:
     from strata.bench.prompts import KernelTime, PromptTime
@@ -35,6 +36,8 @@ def prompt_benchmark(
     from strata.engine import Engine
 
     engine = Engine.load(model, options)
+    if timeline:
+        _check_timeline(engine, max(lengths))
     text = text_of(model, engine.model_config.vocab_size, _TEXT)
     probe, times = PromptProbe(engine, text), []
     probe.warm_up()
@@ -49,6 +52,17 @@ def prompt_benchmark(
         yield from _timeline(engine, times)
 
 
+def _check_timeline(engine: "Engine", longest: int) -> None:
+    """UsageError where no chunk's nodes could be timed."""
+    chunks = engine._runner.programs.chunks
+    if not chunks or longest < PAGE_CELLS:
+        raise UsageError(
+            f"--timeline needs prompts that are read in chunks: --prefill, and {PAGE_CELLS} tokens or more"
+        )
+    if not hasattr(chunks[0].replay, "timeline"):
+        raise UsageError("--timeline needs a GPU: the CPU has one program, not nodes")
+
+
 def _line(time: "PromptTime") -> str:
     sent = f", {time.link_bytes / 1e9:.2f} GB sent" if time.link_bytes else ""
     sent += f", {time.cpu_experts} experts by the CPU" if time.cpu_experts else ""
@@ -60,10 +74,8 @@ def _timeline(engine: "Engine", times: list["PromptTime"]) -> list[str]:
     from strata.bench.prompts import ChunkTimeline, text_of
 
     widest = max(lowered.program.bucket for lowered in engine._runner.programs.chunks)
-    rows = min(widest, max(t.tokens for t in times) // 64 * 64)
+    rows = min(widest, max(t.tokens for t in times) // PAGE_CELLS * PAGE_CELLS)
     chunk = ChunkTimeline(engine, rows)
-    if not hasattr(chunk.lowered.replay, "timeline"):
-        raise UsageError("--timeline needs a GPU: the CPU has one program, not nodes")
     kernels = chunk.measure(text_of(Path(engine.model_file.path), engine.model_config.vocab_size, rows))
     total, work = sum(k.us for k in kernels), sum(k.operations for k in kernels)
     best = max(k.rate for k in kernels)

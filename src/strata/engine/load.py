@@ -19,6 +19,7 @@ from strata.engine.rates import set_costs
 from strata.engine.residency import ResidencyPolicy, start_policy
 from strata.engine.routes import RouteTracer
 from strata.engine.runner import Runner
+from strata.engine.shares import cpu_share
 from strata.engine.tiering import AsksForRows, backend_kind, make_backend, open_experts, open_tiers
 from strata.gguf import ModelFile
 from strata.memory import Placement, StatePool
@@ -72,6 +73,7 @@ def load_model(
 ) -> LoadedModel:
     """Opens, checks, plans and lowers; `draft`: the file of the draft layer, the model's own or another; `backend`: in
     the place of the one that the options name; `progress` is told of experts that are read."""
+    cpu_share(options)  # what contradicts is refused whatever computes
     file, model, drafted = open_with_draft(path, draft, options.mtp if options.spec else "off")
     if backend is None and backend_kind(options) == "cuda":
         backend = make_backend(options, None, None)  # its GPU is what the plan is made for

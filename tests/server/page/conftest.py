@@ -76,7 +76,8 @@ class _Scripted(http.server.BaseHTTPRequestHandler):
             if callable(delta):
                 delta()
                 continue
-            chunk = {"choices": [{"index": 0, "delta": delta}]}
+            ended = {"finish_reason": delta.pop("finish_reason")} if "finish_reason" in delta else {}
+            chunk = {"choices": [{"index": 0, "delta": delta, **ended}]}
             self.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
         self.wfile.write(b"data: [DONE]\n\n")
 

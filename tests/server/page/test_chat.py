@@ -146,6 +146,88 @@ def test_a_reload_keeps_what_came(scripted, tab, say):
     gate.set()
 
 
+def test_tabs_lose_nothing_of_one_another(scripted, tab, say):
+    first = tab(scripted(*([{"content": f"answer {i}"}] for i in range(4))).port)
+    second = first.context.new_page()
+    second.goto(first.url)
+    for page, text in ((first, "from the first"), (second, "from the second")):
+        say(page, text)
+        page.wait_for_selector("text=Regenerate")
+    first.wait_for_selector("#conversations >> text=from the second")
+    first.click("#conversations >> text=from the second")
+    first.wait_for_selector("text=answer 1")
+    say(first, "and more")
+    second.wait_for_selector("article >> text=answer 2")
+    assert texts(second, "article.user .body") == ["from the second", "and more"]
+    first.click("[aria-label='Delete: from the first']")
+    second.wait_for_selector("[aria-label='Delete: from the first']", state="detached")
+    say(second, "once more")
+    second.wait_for_selector("article >> text=answer 3")
+    first.reload()
+    assert texts(first, "#conversations .open") == ["from the second"]
+    assert len(texts(first, "article")) == 6
+
+
+def test_what_is_replaced_stays_until_something_comes(scripted, tab, say):
+    gate = threading.Event()
+    server = scripted(
+        [{"content": "one"}], [lambda: gate.wait(60)], [{"content": "two"}], [{"content": "three"}]
+    )
+    page = tab(server.port)
+    say(page, "question")
+    page.wait_for_selector("text=Regenerate")
+    page.click("text=Regenerate")
+    page.wait_for_selector("text=Waiting for the model")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("article >> text=one")
+    gate.set()
+    page.fill("#message", "half a thought")
+    page.click("text=Edit")
+    assert page.input_value("#message") == "question"
+    page.reload()
+    assert texts(page, "article.assistant .body p") == ["one"], "nothing was sent"
+    page.fill("#message", "half a thought")
+    page.click("text=Edit")
+    page.keyboard.press("Escape")
+    assert page.input_value("#message") == "half a thought"
+    page.click("#wishes summary")
+    page.fill("#tools", "{broken")
+    page.click("text=Regenerate")
+    page.wait_for_selector("#note >> text=Tools:")
+    assert texts(page, "article.assistant .body p") == ["one"]
+    page.fill("#tools", "")
+    page.click("text=Regenerate")
+    page.wait_for_selector("article >> text=two")
+    page.click("text=Edit")
+    say(page, "another")
+    page.wait_for_selector("article >> text=three")
+    assert texts(page, "article.user .body") == ["another"]
+
+
+def test_an_answer_that_a_limit_cut_says_so(scripted, tab, say):
+    cut = {"finish_reason": "length"}
+    server = scripted([{"content": "There are"}, {**cut}], [{**cut}], [{"content": "whole"}])
+    page = tab(server.port)
+    say(page, "go")
+    page.wait_for_selector("article >> text=Cut off")
+    say(page, "again")
+    page.wait_for_selector("article:nth-of-type(4) >> text=Cut off")
+    assert page.locator("text=Regenerate").count() == 1, "nothing came, and it can be asked for again"
+    say(page, "more")
+    page.wait_for_selector("article >> text=whole")
+    sent = [(m["role"], m["content"]) for m in server.bodies[2]["messages"]]
+    assert sent == [("user", "go"), ("assistant", "There are"), ("user", "again"), ("user", "more")]
+
+
+def test_what_is_kept_damaged_is_left_out(tab, scripted):
+    page = tab(scripted().port)
+    good = {"id": "1", "messages": [{"role": "user", "content": "hi"}]}
+    for bad in (1, {"id": 2}, {**good, "messages": [3]}, {**good, "messages": [{"role": "user"}]}):
+        page.evaluate("s => localStorage.setItem('strata.conversations', s)", json.dumps([bad, good]))
+        page.reload()
+        assert texts(page, "article .body") == ["hi"]
+
+
 def test_an_answer_goes_on_while_another_conversation_is_shown(scripted, tab, say, until):
     gate = threading.Event()
     page = tab(scripted([{"content": "begun"}, lambda: gate.wait(60), {"content": " and ended"}]).port)

@@ -2,28 +2,31 @@
 import { stream } from "./api.js";
 import { by, make } from "./dom.js";
 import { absorb, fill, messageElement } from "./message.js";
-import { fresh, load, save, title } from "./store.js";
+import { drop, fresh, keep, load, title, watch } from "./store.js";
 
 const WISHES = { system: "system", temperature: "temperature", "max-tokens": "max_tokens", effort: "reasoning_effort", tools: "tools" };
+const BUSY = "Another answer is still coming.";
 const NEAR_END = 80; // pixels from the end within which the view follows the text
 
 let conversations = load();
 let shown = conversations[0] ?? fresh();
-let running = null; // {controller, conversation} of the answer that streams
+let running = null; // {controller, conversation, message, replaced} of the answer that streams
+let editing = null; // {index, draft}: the message that the composer's text will replace, and what it held before
 
 export function startChat() {
   by("composer").addEventListener("submit", (event) => { event.preventDefault(); send(); });
   by("message").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
   });
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !event.defaultPrevented) stop(); });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !event.defaultPrevented) escape(); });
   by("stop").addEventListener("click", stop);
   addEventListener("beforeunload", leave);
   by("new").addEventListener("click", () => { show(fresh()); by("message").focus(); });
   by("menu").addEventListener("click", () => unfold(by("menu").getAttribute("aria-expanded") !== "true"));
   for (const [id, name] of Object.entries(WISHES)) {
-    by(id).addEventListener("change", () => { shown.wishes[name] = by(id).value; keep(); });
+    by(id).addEventListener("change", () => { shown.wishes[name] = by(id).value; save(shown); });
   }
+  watch(refresh);
   show(shown);
 }
 
@@ -36,11 +39,31 @@ function note(text, fault = false) {
   by("note").className = fault ? "error" : "";
 }
 
-function keep() {
-  if (!save(conversations)) note("This browser keeps no conversations: its space is used up or closed to pages.", true);
+function save(conversation, first = false) {
+  if (!keep(conversation, first)) note("This browser keeps no conversations: its space is used up or closed to pages.", true);
+  list();
+}
+
+// The kept conversations, those that are held here as they are here.
+function list() {
+  const own = new Map([shown, running?.conversation].filter(Boolean).map((c) => [c.id, c]));
+  conversations = load().map((c) => own.get(c.id) ?? c);
+}
+
+// Another tab has kept something: it is shown as it is there, but for an answer that streams here.
+function refresh() {
+  const known = conversations.includes(shown);
+  list();
+  if (running?.conversation === shown || editing) return draw();
+  const there = load().find((c) => c.id === shown.id);
+  if (there) shown = there;
+  list();
+  if (known && !there) show(conversations[0] ?? fresh());
+  else draw();
 }
 
 function show(conversation) {
+  endEditing();
   shown = conversation;
   for (const [id, name] of Object.entries(WISHES)) by(id).value = shown.wishes[name] ?? "";
   note("");
@@ -75,8 +98,9 @@ function actions(message, index) {
 
 function remove(conversation) {
   if (running?.conversation === conversation) stop();
-  conversations = conversations.filter((c) => c !== conversation);
-  keep();
+  conversation.messages = [];
+  drop(conversation);
+  list();
   show(shown === conversation ? conversations[0] ?? fresh() : shown);
 }
 
@@ -88,29 +112,42 @@ function openCall() {
 }
 
 function send() {
-  const text = by("message").value, call = openCall();
-  if (running || (!text.trim() && !call)) return;
+  const text = by("message").value;
+  if (running || (!text.trim() && (editing || !openCall()))) return;
+  if (editing) shown.messages.length = editing.index;
+  editing = null;
+  const call = openCall();
   shown.messages.push(call ? { role: "tool", tool_call_id: call.id, content: text } : { role: "user", content: text });
   by("message").value = "";
-  conversations = [shown, ...conversations.filter((c) => c !== shown)];
-  keep();
+  save(shown, true);
   draw();
   if (!openCall()) answer();
 }
 
+// What follows the message goes when the new text is sent, not before.
 function edit(index) {
-  if (running) return;
+  if (running) return note(BUSY);
+  editing = { index, draft: editing?.draft ?? by("message").value };
   by("message").value = shown.messages[index].content;
-  shown.messages.length = index;
-  keep();
-  draw();
+  note("Sending replaces this message and what follows it; Escape leaves all as it is.");
   by("message").focus();
 }
 
+function endEditing() {
+  if (!editing) return;
+  by("message").value = editing.draft;
+  editing = null;
+  note("");
+}
+
 function regenerate() {
-  if (running) return;
-  shown.messages.pop();
-  answer();
+  if (running) return note(BUSY);
+  answer(shown.messages.pop());
+}
+
+function escape() {
+  if (editing) endEditing();
+  else if (running?.conversation === shown) stop();
 }
 
 function stop() {
@@ -121,13 +158,14 @@ function stop() {
 function leave() {
   if (!running) return;
   stop();
-  dropEmpty(running.conversation);
-  keep();
+  settle(running);
+  keep(running.conversation);
 }
 
 function requestOf(conversation) {
   const { system, temperature, max_tokens, reasoning_effort, tools } = conversation.wishes;
-  const history = conversation.messages.map(({ figures, error, ...message }) => message);
+  const history = conversation.messages.filter((m) => m.role !== "assistant" || said(m))
+    .map(({ figures, error, cut, ...message }) => message);
   const body = { messages: system ? [{ role: "system", content: system }, ...history] : history, stream: true,
     stream_options: { include_usage: true } };
   if (temperature) body.temperature = Number(temperature);
@@ -137,9 +175,10 @@ function requestOf(conversation) {
   return body;
 }
 
-async function answer() {
+// `replaced`: the answer in whose place the new one comes, which stays where nothing comes.
+async function answer(replaced = null) {
   const conversation = shown, message = { role: "assistant", content: "" };
-  running = { controller: new AbortController(), conversation };
+  const mine = running = { controller: new AbortController(), conversation, message, replaced };
   note("Waiting for the model…");
   const view = viewOf(message);
   let failed = "";
@@ -151,6 +190,7 @@ async function answer() {
     for await (const chunk of stream(body, running.controller.signal)) {
       if (chunk.note !== undefined) { note(chunk.note); continue; }
       if (chunk.choices?.[0]?.delta) absorb(message, chunk.choices[0].delta);
+      if (chunk.choices?.[0]?.finish_reason === "length") message.cut = true;
       if (chunk.usage) message.figures = figures(chunk.usage, chunk.timings);
       if (message.content || message.reasoning_content) note("");
       view.update();
@@ -161,17 +201,22 @@ async function answer() {
   view.end();
   running = null;
   if (failed) message.error = failed;
-  dropEmpty(conversation);
-  keep();
+  settle(mine);
+  if (conversation.messages.length) save(conversation); // else it was deleted meanwhile
   if (shown === conversation) draw();
   ready();
   note(failed, Boolean(failed));
 }
 
-// An answer of which nothing came, not even a fault, leaves no message.
-function dropEmpty(conversation) {
-  const { role, content, reasoning_content, tool_calls, error } = conversation.messages.at(-1) ?? {};
-  if (role === "assistant" && !content && !reasoning_content && !tool_calls && !error) conversation.messages.pop();
+function said(message) {
+  return Boolean(message.content || message.reasoning_content || message.tool_calls);
+}
+
+// An answer of which nothing came makes room for the one that it should have replaced; without one, a fault or a cut stays.
+function settle({ conversation, message, replaced }) {
+  if (said(message) || !conversation.messages.length) return;
+  const kept = replaced ?? (message.error || message.cut ? message : null);
+  conversation.messages = [...conversation.messages.filter((m) => m !== message), ...(kept ? [kept] : [])];
 }
 
 function figures(usage, timings) {

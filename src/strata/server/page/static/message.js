@@ -21,6 +21,7 @@ export function fill(body, message, running = false) {
   if (message.role === "assistant") parts.push(...markdown(message.content ?? ""));
   else parts.push(...(message.role === "tool" ? [make("pre", { tabindex: 0 }, message.content)] : [message.content]));
   for (const call of message.tool_calls ?? []) parts.push(toolCall(call));
+  if (message.cut) parts.push(make("p", { class: "quiet" }, "Cut off: the limit of tokens was reached."));
   if (message.error) parts.push(make("p", { class: "error", role: "alert" }, message.error));
   body.replaceChildren(...parts);
 }

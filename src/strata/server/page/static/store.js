@@ -6,15 +6,37 @@ const MOST = 200;
 export function load() {
   try {
     const found = JSON.parse(localStorage.getItem(KEY) ?? "[]");
-    return Array.isArray(found) ? found.filter((c) => c && typeof c.id === "string" && Array.isArray(c.messages)) : [];
+    return Array.isArray(found) ? found.filter(whole).map((c) => ({ ...c, wishes: c.wishes ?? {} })) : [];
   } catch {
     return [];
   }
 }
 
-// Where the browser's space is used up, the oldest leave. False: nothing could be kept.
-export function save(conversations) {
-  const kept = conversations.filter((c) => c.messages.length).slice(0, MOST);
+function whole(c) {
+  return typeof c?.id === "string" && Array.isArray(c.messages)
+    && c.messages.every((m) => typeof m?.role === "string" && typeof m.content === "string");
+}
+
+// Keeps a conversation where it is in the list, or as the first of it; without messages it leaves. What other tabs have
+// kept meanwhile stays. False: nothing could be kept.
+export function keep(conversation, first = false) {
+  const kept = load(), at = kept.findIndex((c) => c.id === conversation.id);
+  if (at >= 0) kept.splice(at, 1);
+  if (conversation.messages.length) kept.splice(first ? 0 : Math.max(at, 0), 0, conversation);
+  return write(kept.slice(0, MOST));
+}
+
+export function drop(conversation) {
+  return write(load().filter((c) => c.id !== conversation.id));
+}
+
+// `changed` is called when another tab kept something.
+export function watch(changed) {
+  addEventListener("storage", (event) => { if (event.key === KEY || event.key === null) changed(); });
+}
+
+// Where the browser's space is used up, the oldest leave.
+function write(kept) {
   for (;;) {
     try {
       localStorage.setItem(KEY, JSON.stringify(kept));
