@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 import time
 
 LEVELS = {
@@ -32,6 +33,22 @@ def use_json() -> None:
     """From now on one JSON object a line: time, level, logger, message, and the fields that a line carries."""
     for handler in logging.getLogger("strata").handlers:
         handler.setFormatter(_JsonFormatter())
+
+
+def tell(message: str, level: int = logging.INFO) -> None:
+    """What is said whatever the log's level: a line of its own, or an object where the log is JSON."""
+    root = logging.getLogger("strata")
+    for handler in root.handlers:
+        if isinstance(handler.formatter, _JsonFormatter):
+            handler.handle(root.makeRecord("strata", level, "", 0, message, (), None))
+            return
+    print(f"strata: {message}", file=sys.stderr)
+
+
+def adopt(name: str) -> None:
+    """Lines of a library's logger go where ours go."""
+    theirs = logging.getLogger(name)
+    theirs.handlers, theirs.propagate = logging.getLogger("strata").handlers, False
 
 
 class _JsonFormatter(logging.Formatter):

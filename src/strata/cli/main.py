@@ -1,6 +1,7 @@
 """The command tree, and the one place where errors become a line and an exit code."""
 
 import io
+import logging
 import os
 import sys
 import traceback
@@ -133,7 +134,7 @@ def _surprise(error: Exception) -> str:
 def _fail(message: str, code: int) -> int:
     if env.log_level() == "debug":
         traceback.print_exc()
-    print(f"strata: error: {one_line(message)}", file=sys.stderr)
+    log.tell(f"error: {one_line(message)}", logging.ERROR)
     return code
 
 

@@ -1,6 +1,5 @@
 """`strata serve` and `strata config show`."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,10 +65,10 @@ def serve(
     serving = ServingOptions.resolve(given, variables, values)
     if not server.model:
         raise UsageError("no model: give --model FILE, or [model] path in the file named by --config")
-    for key in sorted(set(values) & set(WITHOUT_EFFECT)):
-        print(f"strata: {key} has no effect: {WITHOUT_EFFECT[key]}", file=sys.stderr)
-
     _set_up_log(server)
+    for key in sorted(set(values) & set(WITHOUT_EFFECT)):
+        log.tell(f"{key} has no effect: {WITHOUT_EFFECT[key]}")
+
     _run(server, engine_options, serving)
 
 
@@ -91,7 +90,7 @@ def _run(server: ServerOptions, engine_options: EngineOptions, serving: ServingO
         load(),
         server,
         listener,
-        lambda: print(f"strata: serving on http://{shown}:{chosen}", file=sys.stderr),
+        lambda: log.tell(f"serving on http://{shown}:{chosen}"),
         reload=load,
         settings=(server, engine_options, serving),
     )

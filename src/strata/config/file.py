@@ -12,7 +12,7 @@ from strata.errors import UsageError
 # Keys of other engines of this kind that recipes carry. They are taken and have no effect on a CPU.
 WITHOUT_EFFECT = {
     "model.quant": "the file says how it is quantised",
-    "gpu.tensor_parallel": "this build runs on the CPU",
+    "gpu.tensor_parallel": "one GPU at most computes",
     "infer.flash_attn": "attention never stores its scores",
     "infer.max_batch_tokens": "infer.prefill sets how many prompt tokens are read at a time",
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import uvicorn
 
+from strata import log
 from strata.config import ServerOptions, Settings
 from strata.engine import Engine
 from strata.errors import UsageError
@@ -75,10 +76,12 @@ def run(
 
 
 def server_config(app: object, options: ServerOptions, log_level: str = "warning") -> uvicorn.Config:
-    """uvicorn's settings."""
+    """uvicorn's settings; what it says goes to our log."""
+    log.adopt("uvicorn")
     return uvicorn.Config(
         app,  # type: ignore[arg-type]  # an ASGI application
         http=protocol(options.client_timeout),
+        log_config=None,
         log_level=log_level,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, round(options.shutdown_timeout)),
