@@ -75,5 +75,14 @@ def test_text_that_stands_for_a_number_is_checked_whatever_the_model(name, text)
         EngineOptions.resolve({name: text}, {})
 
 
-def test_a_share_in_a_file_may_be_a_number():
-    assert EngineOptions.resolve({}, {}, {"memory.cpu_share": 0.25}).cpu_share == "0.25"
+@pytest.mark.parametrize("share", [0, 1, 0.25, 1.0, 1e-5])
+def test_a_share_in_a_file_may_be_a_number(share):
+    assert float(EngineOptions.resolve({}, {}, {"memory.cpu_share": share}).cpu_share) == share
+
+
+def test_on_and_off_in_a_file_may_be_a_truth():
+    assert EngineOptions.resolve({}, {}, {"memory.lookahead": False}).lookahead == "off"
+    with pytest.raises(
+        UsageError, match=r"cpu_share is True; it must be text \(auto or a number from 0 to 1"
+    ):
+        EngineOptions.resolve({}, {}, {"memory.cpu_share": True})

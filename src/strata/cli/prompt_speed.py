@@ -12,19 +12,22 @@ if TYPE_CHECKING:
     from strata.config import EngineOptions
     from strata.engine import Engine
 
+_MOST = 16_000_000
 _TEXT = 1 << 20  # tokens that prompts are cut from
 _FIT_FROM = 8192  # tokens: shorter prompts are not on the line
 _KERNELS = 24  # lines of a timeline
 
 
 def lengths_of(text: str) -> list[int]:
-    """Whole numbers between commas; UsageError for anything else."""
+    """Whole numbers between commas, at least 1 and less than _MOST; UsageError for anything else."""
     try:
         found = [int(part) for part in text.split(",")]
     except ValueError:
         found = [0]
-    if min(found) < 1:
-        raise UsageError(f"--prompts is {text}; it must be numbers of tokens between commas")
+    if min(found) < 1 or max(found) >= _MOST:
+        raise UsageError(
+            f"--prompts is {text}; it must be numbers of tokens from 1 to {_MOST - 1:,} between commas"
+        )
     return found
 
 

@@ -94,7 +94,7 @@ class EngineOptions(Settings):
         "Experts that VRAM holds; auto: as many as fit.",
         toml="memory.expert_cache",
         in_environment=False,
-        pattern=r"auto|\d{1,7}",
+        pattern=r"auto|\d{1,9}",
         limits_text="auto or a whole number of experts",
     )
     kv_resident: int = setting(

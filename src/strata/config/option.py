@@ -76,7 +76,7 @@ class Option:
     def _matches(self, value: Any) -> bool:
         if self.type is str:
             return (
-                not self.pattern or re.fullmatch(self.pattern, str(value)) is not None
+                not self.pattern or re.fullmatch(self.pattern, str(value), re.ASCII) is not None
             )  # a number is its digits
         return isinstance(value, bool) if self.type is bool else self._inside(value)
 
@@ -106,14 +106,14 @@ class Option:
         """A value of a TOML file; whole numbers stand for reals, nothing else is converted."""
         if self.type is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if self.on_off and isinstance(value, bool):
+        if isinstance(value, bool) and (self.on_off or {"on", "off"} <= {*self.choices}):
             value = "on" if value else "off"
         if self.pattern and type(value) in (int, float):
-            value = str(value)
+            value = str(value) if isinstance(value, int) else f"{value:.9f}".rstrip("0").rstrip(".")
         if type(value) is not self.type:
             raise UsageError(
                 f"{self.toml} is {value!r}; it must be {_KINDS[self.type]}"
-                + (f" ({self.limits})" if self.choices else "")
+                + (f" ({self.limits})" if self.choices or self.pattern else "")
             )
         return value
 

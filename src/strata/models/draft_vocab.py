@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,12 +79,25 @@ def load(path: Path, vocab_size: int) -> Ids:
     """Ids of a file that `save` wrote; ModelFileError where it is none, or for another vocabulary."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        made_for, runs = content["vocab_size"], content["runs"]
-        held = np.concatenate([np.arange(begin, end, dtype=np.int32) for begin, end in runs])
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelFileError(f"{path}: no draft vocabulary: {error}") from None
-    if made_for != vocab_size or (len(held) and not 0 <= held.min() <= held.max() < vocab_size):
+        raise UsageError(f"--draft-vocab {path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict) or content.get("strata_draft_vocab") != _VERSION:
+        made = "`strata draft-vocab build` makes one"
+        raise ModelFileError(f"{path}: no draft vocabulary of version {_VERSION} ({made})")
+    if (made_for := content.get("vocab_size")) != vocab_size:
         raise ModelFileError(f"{path}: a draft vocabulary for {made_for} tokens; the model has {vocab_size}")
-    return np.unique(held).astype(np.int32)
+    held, runs = np.zeros(vocab_size, bool), content.get("runs")
+    run: Any
+    for run in runs if isinstance(runs, list) and runs else [runs]:
+        if not _is_run(run, vocab_size):
+            raise ModelFileError(f"{path}: {run!r:.60} stands where runs [begin, end) of token ids must")
+        held[run[0] : run[1]] = True
+    return np.flatnonzero(held).astype(np.int32)
+
+
+def _is_run(run: Any, vocab_size: int) -> bool:
+    if not isinstance(run, list) or [type(i) for i in run] != [int, int]:
+        return False
+    return bool(0 <= run[0] < run[1] <= vocab_size)
