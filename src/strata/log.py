@@ -42,7 +42,7 @@ def tell(message: str, level: int = logging.INFO) -> None:
         if isinstance(handler.formatter, _JsonFormatter):
             handler.handle(root.makeRecord("strata", level, "", 0, message, (), None))
             return
-    print(f"strata: {message}", file=sys.stderr)
+    sys.stderr.write(f"strata: {message}\n")
 
 
 def adopt(name: str) -> None:
