@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from strata.bench.perplexity import negative_log_likelihood
 
 PROMPT = "The capital of France is"
 TOKENS = [504, 3575, 282, 4649, 314, 7042, 30, 198, 504, 2018]
+
+MINI = Path(__file__).parents[2] / "models/strata-mini/strata-mini.gguf"
 
 
 @pytest.fixture
@@ -171,3 +174,19 @@ def test_first_tokens_of_several_prompts(strata, smollm2_path):
 )
 def test_kinds_of_benchmark_that_exclude_each_other(refused, arguments, text):
     assert text in refused("benchmark", "--model", "x", *arguments, code=2)
+
+
+def test_a_filled_context_as_short_as_may_be(strata):
+    """Positions and tokens that are made up lie inside the model's tables, or steps would be void."""
+    done = strata("benchmark", "--model", MINI, "--fill-context", 3, "--gen-len", 4, "--rounds", 1)
+    assert "4 tokens after 3" in done.out and "share" in done.out
+
+
+def test_void_steps_are_no_rate(refused, monkeypatch):
+    monkeypatch.setattr(
+        "strata.bench.probe._random", lambda buffer, g, most: np.full(buffer.shape, 1 << 30, np.int32)
+    )
+    message = refused(
+        "benchmark", "--model", MINI, "--fill-context", 3, "--gen-len", 4, "--rounds", 1, code=1
+    )
+    assert "steps were void, so there is no rate" in message
