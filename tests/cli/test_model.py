@@ -184,7 +184,7 @@ def test_a_filled_context_as_short_as_may_be(strata):
 
 def test_void_steps_are_no_rate(refused, monkeypatch):
     monkeypatch.setattr(
-        "strata.bench.probe._random", lambda buffer, g, most: np.full(buffer.shape, 1 << 30, np.int32)
+        "strata.bench.probe._random", lambda buffer, g, most: np.full(buffer.shape, 1 << 14, np.int32)
     )
     message = refused(
         "benchmark", "--model", MINI, "--fill-context", 3, "--gen-len", 4, "--rounds", 1, code=1
