@@ -29,6 +29,8 @@ if EMULATED:
     probe.WARM_UP_ROUNDS = 0
 
 Report = dict[str, Any]
+SMALLER = sized({"vram_limit_gib": 24.0}, {"expert_cache": "16"})  # a GPU that does not hold all experts
+SLOW = 22.0  # GB/s of a slower link
 after_each: list[Callable[[], None]] = []  # called after every line that is said: the report is saved
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpu_check import chunk_share
-from gpu_check.common import Report, backend_of, in_graph, on_gpu, say
+from gpu_check.common import SMALLER, Report, backend_of, in_graph, on_gpu, say
 from gpu_check.drafts import Fixed, run_once
 from gpu_check.files import model_file
 from gpu_check.prompts import EXPERTS, experts_case
@@ -33,7 +33,6 @@ Choice = Callable[[int], float]  # the figure of a turn
 MOST = 4  # experts fetched on a guess
 PIECE, TURNS = sized((192, 6), (4, 1))  # tokens of a turn; turns of each choice
 SHARES = sized((0.0, 0.25, 0.5, 0.75), (0.0, 0.5))
-SMALLER = sized({"vram_limit_gib": 24.0}, {"expert_cache": "16"})
 DRAFTS, DIALS = sized(((0, 1, 2, 3, 5, 7), (50, 75, 90)), ((0, 2), (75,)))
 TOKENS, DRAFT_TURNS = sized((192, 3), (8, 1))
 ROWS, TILE_EXPERTS, TOP = sized(((8192, 2048, 512), 512, 10), ((64,), 4, 2))

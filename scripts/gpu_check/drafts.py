@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_check.common import Report, gpu_state, hold_link, memory, on_gpu, say
+from gpu_check.common import SLOW, SMALLER, Report, gpu_state, hold_link, memory, on_gpu, say
 from gpu_check.files import model_file
 from gpu_check.rehearsal import sized
 from strata.engine import Engine, Request, SamplingParams, Status
@@ -19,7 +19,6 @@ from strata.engine.drafts.speculation import Speculation
 TOKENS, WARM = sized((448, 64), (10, 2))
 DIALS = sized((0, 50, 75, 90, 100), (75,))
 BATCHES = sized((2, 4, 8), (2,))
-SMALLER, SLOW = sized({"vram_limit_gib": 24.0}, {"expert_cache": "16"}), 22.0  # GB/s
 TIERED = sized((None, 75, 100, 50, 0, None), (None, 75))
 SKIPPED = sized(20, 2)  # steps before the median
 

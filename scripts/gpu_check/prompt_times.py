@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_check.common import Report, digest, memory, on_gpu, say
+from gpu_check.common import SMALLER, Report, digest, memory, on_gpu, say
 from gpu_check.files import model_file
 from gpu_check.rehearsal import sized
 from strata.bench.prompts import ChunkTimeline, PromptProbe, fit, read_beside, text_of
@@ -19,7 +19,6 @@ LENGTHS = sized((64, 512, 2048, 8192, 16384, 32768, 65536, 131072, 245760), (64,
 FITTED = sized((16384, 65536), (64, 128))  # lengths of the line through the times
 CONTEXT = sized(262144, 256)
 EXPERTS = sized(8 * 512, 4 * 16)
-SMALLER = sized({"vram_limit_gib": 24.0}, {"expert_cache": "16"})
 RESIDENT = sized(32768, 0)
 CHUNK, BESIDE = sized((8192, 65000), (128, 64))
 

@@ -17,7 +17,7 @@ import numpy as np
 from gpu_rig import GpuRig, digest
 from rig import Swapper
 
-from gpu_check.common import Report, close, hold_link, load_cpu, logits_digest, memory, on_gpu, say
+from gpu_check.common import SLOW, Report, close, hold_link, load_cpu, logits_digest, memory, on_gpu, say
 from gpu_check.files import model_file
 from gpu_check.rehearsal import EMULATED, open_gpu, sized
 from strata import hw
@@ -31,7 +31,7 @@ ROWS = sized((1,) * 8 + (2, 3, 7, 13, 30), (1, 1, 3, 13))  # of steps: every buc
 EXPERTS = sized(512, 16)  # of a layer
 ALL = 4 * EXPERTS
 RESIDENCIES, SHARES = sized((0.05, 0.25, 0.5, 0.99), (0.05, 0.5)), sized(("0", "0.5", "1"), ("0", "1"))
-CAPS, SLOW = sized((24, 12), (0,)), 22.0  # GiB; GB/s of a slower link
+CAPS = sized((24, 12), (0,))  # GiB
 TOKENS, ROUNDS = sized((16, 3), (3, 1))
 LEFT = sized(12, None)  # GiB that another program leaves; None: it takes 64 MiB
 FAULTS = {"stall": 1, "die": 2}

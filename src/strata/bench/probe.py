@@ -63,9 +63,8 @@ class Probe:
     def fill(self, cells: int) -> None:
         """Pseudo-random keys, values, index keys and states, as if each sequence had `cells` tokens."""
         runner, generator = self.loaded.runner, np.random.default_rng(_SEED)
-        most = min(
-            cells, 500, self.loaded.model.config.vocab_size
-        )  # of token ids, and of positions of the past
+        # Of token ids, and of positions of the past.
+        most = min(cells, 500, self.loaded.model.config.vocab_size)
         made: dict[Any, NDArray[Any]] = {}
         for sequence in range(self.sequences):
             runner.keeper.grow(sequence, cells)

@@ -2,7 +2,7 @@
 import { stream } from "./api.js";
 import { by, make } from "./dom.js";
 import { absorb, fill, messageElement } from "./message.js";
-import { drop, fresh, keep, load, title, watch } from "./store.js";
+import { fresh, keep, load, title, watch } from "./store.js";
 
 const WISHES = { system: "system", temperature: "temperature", "max-tokens": "max_tokens", effort: "reasoning_effort", tools: "tools" };
 const BUSY = "Another answer is still coming.";
@@ -52,13 +52,11 @@ function list() {
 
 // Another tab has kept something: it is shown as it is there, but for an answer that streams here.
 function refresh() {
-  const known = conversations.includes(shown);
-  list();
-  if (running?.conversation === shown || editing) return draw();
+  const free = running?.conversation !== shown && !editing, known = conversations.includes(shown);
   const there = load().find((c) => c.id === shown.id);
-  if (there) shown = there;
+  if (free && there) shown = there;
   list();
-  if (known && !there) show(conversations[0] ?? fresh());
+  if (free && known && !there) show(conversations[0] ?? fresh());
   else draw();
 }
 
@@ -99,8 +97,7 @@ function actions(message, index) {
 function remove(conversation) {
   if (running?.conversation === conversation) stop();
   conversation.messages = [];
-  drop(conversation);
-  list();
+  save(conversation);
   show(shown === conversation ? conversations[0] ?? fresh() : shown);
 }
 
@@ -202,7 +199,7 @@ async function answer(replaced = null) {
   running = null;
   if (failed) message.error = failed;
   settle(mine);
-  if (conversation.messages.length) save(conversation); // else it was deleted meanwhile
+  save(conversation);
   if (shown === conversation) draw();
   ready();
   note(failed, Boolean(failed));

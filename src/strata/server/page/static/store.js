@@ -26,10 +26,6 @@ export function keep(conversation, first = false) {
   return write(kept.slice(0, MOST));
 }
 
-export function drop(conversation) {
-  return write(load().filter((c) => c.id !== conversation.id));
-}
-
 // `changed` is called when another tab kept something.
 export function watch(changed) {
   addEventListener("storage", (event) => { if (event.key === KEY || event.key === null) changed(); });

@@ -6,26 +6,8 @@ import socket
 import subprocess
 import sys
 
-from tiny import write_tiny_llama
 
-from strata.gguf import Typed, ValueType
-from strata.text.byte_level import BYTE_TO_CHAR
-
-TOKENS = [BYTE_TO_CHAR[i] for i in range(256)] + [f"<extra{i}>" for i in range(64)]
-
-
-def test_every_line_is_an_object(tmp_path):
-    path = write_tiny_llama(
-        tmp_path / "tiny.gguf",
-        **{
-            "tokenizer.ggml.model": "gpt2",
-            "tokenizer.ggml.pre": "gpt-2",
-            "tokenizer.ggml.tokens": TOKENS,
-            "tokenizer.ggml.token_type": Typed([1] * 320, ValueType.INT32),
-            "tokenizer.ggml.merges": ["a b"],
-            "tokenizer.ggml.eos_token_id": Typed(319, ValueType.UINT32),
-        },
-    )
+def test_every_line_is_an_object(tiny_path, tmp_path):
     config = tmp_path / "strata.toml"
     config.write_text("[gpu]\ntensor_parallel = 1\n")
     command = [
@@ -36,7 +18,7 @@ def test_every_line_is_an_object(tmp_path):
         "--config",
         config,
         "--model",
-        path,
+        tiny_path,
     ]
     command += ["--port", "0", "--log-json"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
