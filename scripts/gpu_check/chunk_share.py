@@ -1,5 +1,5 @@
-"""Of stage 17: whether CPU workers pay that take experts which a narrow prompt chunk lacks (`SHARE_CHUNKS` of
-engine/shares.py). One loaded model reads the same texts in turns, with the launches of shared chunks and without."""
+"""Of stage 17: whether CPU workers pay that take experts which a narrow prompt chunk lacks. One loaded model reads
+the same texts in turns, with the launches of shared chunks and without."""
 
 from collections.abc import Callable
 from dataclasses import replace

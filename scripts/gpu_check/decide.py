@@ -24,7 +24,7 @@ from gpu_check.settings import setting
 from strata.backends.cuda import CudaBackend, lower_wide_experts
 from strata.backends.cuda.driver import Driver
 from strata.bench.windows import Piece, Windows, load_cycle
-from strata.engine import Engine, gpu_experts, shares
+from strata.engine import Engine, gpu_experts
 from strata.engine.drafts.decision import Decision
 from strata.engine.load import LoadedModel
 
@@ -44,7 +44,6 @@ def run_tiers(report: Report) -> None:
     path = model_file("planted.gguf")
     with (
         setting(gpu_experts, "AHEAD", MOST),
-        setting(shares, "SHARE_CHUNKS", True),
         on_gpu(
             path, kv="int8", prefill=str(chunk_share.ROWS), max_model_len=sized(4096, 256), **SMALLER
         ) as loaded,

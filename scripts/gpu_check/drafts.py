@@ -4,6 +4,7 @@ with that chance), against none. 16, everything resident: what rows and passes c
 
 import time
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,7 @@ def run_tiers(report: Report) -> None:
         for link in (0.0, SLOW):
             if link:
                 hold_link(loaded, link)
+            _rows(report, engine, cycle, (0, 1, 3), f"link {link or 'full'}, ")
             found = report[f"link {link or 'full'}"] = []
             for percent in TIERED:
                 decision = Fixed(0) if percent is None else Decision()
@@ -130,19 +132,24 @@ def run_tiers(report: Report) -> None:
                 one |= {} if percent is None else costs(decision)  # type: ignore[arg-type]
                 found.append((percent, one))
                 say(f"24 GiB, link {link or 'full'}, dial {percent}: {one}")
-    texts = {one["text"] for name in report if name.startswith("link") for _, one in report[name]}
+    texts = {one["text"] for name in report if isinstance(report[name], list) for _, one in report[name]}
     report["texts equal"] = len(texts) == 1
+
+
+def _rows(report: Report, engine: Engine, cycle: list[int], counts: Iterable[int], where: str) -> None:
+    """What steps with so many drafts take, and the chains that make them."""
+    for count in counts:
+        fixed = Fixed(count)
+        run_once(engine, cycle, 1, 0, fixed, sized(96, 10))
+        rows, ms, chain, chain_ms = np.median(np.array(fixed.took[SKIPPED:]), axis=0).round(3).tolist()
+        report[f"{where}rows {count + 1}"] = {"rows": rows, "ms": ms, "chain": chain, "chain_ms": chain_ms}
+        say(f"{where}{count} drafts: {report[f'{where}rows {count + 1}']}")
 
 
 def _measure(report: Report, path: Path, engine: Engine) -> None:
     cycle = np.load(f"{path}.cycle.npy").tolist()
     run_once(engine, cycle, 1, 100, Fixed(7), sized(128, 8))
-    for count in range(8):
-        fixed = Fixed(count)
-        run_once(engine, cycle, 1, 0, fixed, sized(96, 10))
-        rows, ms, chain, chain_ms = np.median(np.array(fixed.took[SKIPPED:]), axis=0).tolist()
-        report[f"rows {count + 1}"] = {"rows": rows, "ms": ms, "chain": chain, "chain_ms": chain_ms}
-        say(f"{count} drafts: {report[f'rows {count + 1}']}")
+    _rows(report, engine, cycle, range(8), "")
     for percent in (None, *DIALS, None):
         decision = Fixed(0) if percent is None else Decision()
         found = run_once(engine, cycle, 1, percent or 0, decision)

@@ -30,7 +30,7 @@ from strata.backends.cuda.driver import COMPUTE, HostMemory, Kernel, Launch, Sou
 from strata.backends.cuda.replay import CudaReplay
 from strata.backends.cuda.tier import ExpertTier
 from strata.config import EngineOptions
-from strata.engine import gpu_experts, shares
+from strata.engine import gpu_experts
 from strata.engine.load import load_model
 from strata.errors import DeviceError
 from strata.synth import PlantedOptions, planted, write_dense, write_planted
@@ -166,7 +166,6 @@ def _lower(path: Path, options: dict[str, Any], driver: Collector) -> None:
     backend = Lowering(driver)  # type: ignore[arg-type]
     with (
         setting(gpu_experts, "AHEAD", decide.MOST),
-        setting(shares, "SHARE_CHUNKS", True),
         setting(ExpertTier, "fill", lambda self, experts: 0),
     ):
         loaded = load_model(path, chosen, None, backend)

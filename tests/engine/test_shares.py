@@ -18,19 +18,16 @@ def options(**more):
     return EngineOptions(device="cpu", **more)
 
 
-def test_shares_of_steps_and_of_prompts(monkeypatch):
-    for given, step, prompt in (
-        ({}, -1.0, 0.0),  # by costs in steps; prompts wait for a measurement
-        ({"cpu_share": "0.25"}, 0.25, 0.25),
-        ({"cpu_share": "0"}, 0.0, 0.0),
-        ({"pcie_share": "0.25"}, 0.75, 0.75),
+def test_shares_by_option():
+    for given, share in (
+        ({}, shares.BY_COSTS),
+        ({"cpu_share": "0.25"}, 0.25),
+        ({"cpu_share": "0"}, 0.0),
+        ({"pcie_share": "0.25"}, 0.75),
     ):
-        assert (shares.cpu_share(options(**given)), shares.chunk_share(options(**given))) == (step, prompt)
-    monkeypatch.setattr(shares, "SHARE_CHUNKS", True)
-    assert shares.chunk_share(options()) == shares.BY_COSTS
-    assert shares.chunk_share(options(cpu_share="0")) == 0.0
+        assert shares.cpu_share(options(**given)) == share
     with pytest.raises(UsageError, match="of the same misses"):
-        shares.chunk_share(options(cpu_share="0.5", pcie_share="0.75"))
+        shares.cpu_share(options(cpu_share="0.5", pcie_share="0.75"))
 
 
 def test_the_mailbox_of_prompts_is_planned(tmp_path):
@@ -46,4 +43,4 @@ def test_the_mailbox_of_prompts_is_planned(tmp_path):
 
     mapped, _, _ = _native.gpu_tier_sizes(256, 4, g.hidden_size, 16)
     assert mapped < box() <= mapped + 256 * 4 * g.moe_intermediate_size * 4
-    assert box(cpu_share="auto") == box(cpu_share="0") == box(prefill="0") == box(expert_cache="auto") == 0
+    assert box(cpu_share="0") == box(prefill="0") == box(expert_cache="auto") == 0

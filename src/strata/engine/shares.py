@@ -4,15 +4,6 @@ from strata.config import EngineOptions
 from strata.errors import UsageError
 
 BY_COSTS = -1.0
-# Whether a GPU's narrow prompt chunks give CPU workers experts where the split goes by costs; a share that is asked for
-# holds in chunks too. Off until a GPU has shown that it pays (stage 17 of scripts/gpu-check).
-SHARE_CHUNKS = False
-
-
-def chunk_share(options: EngineOptions) -> float:
-    """Share of what a layer of a narrow prompt chunk lacks on a GPU that the CPU takes, as `cpu_share` has it."""
-    share = cpu_share(options)
-    return share if share >= 0 or SHARE_CHUNKS else 0.0
 
 
 def cpu_share(options: EngineOptions) -> float:

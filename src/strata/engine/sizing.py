@@ -14,7 +14,7 @@ from strata.config import EngineOptions
 from strata.engine.drafts.layer import LayerOptions, layer_options
 from strata.engine.programs import Limits
 from strata.engine.runner import Runner
-from strata.engine.shares import chunk_share
+from strata.engine.shares import cpu_share
 from strata.errors import UnsupportedError
 from strata.gguf import ModelFile
 from strata.memory import KVType, StatePool, StateShape
@@ -148,7 +148,7 @@ def model_sizes(
     own = {*state.paged(), *state.recurrent()}
     weights = _weights(file, draft)
     shape = model.state_shape()
-    shared = measure is not None and rows > 0 and chunk_share(options) != 0
+    shared = measure is not None and rows > 0 and cpu_share(options) != 0
     return ModelSizes(
         name=f"{file.get('general.name', str, '') or Path(file.path).stem}",
         **weights,

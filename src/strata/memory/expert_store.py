@@ -40,6 +40,12 @@ def expert_layers(model: Any) -> tuple[ExpertWeights, ...]:
     return tuple(dict.fromkeys(_experts(model)))
 
 
+def trunk_expert_layers(model: Any) -> tuple[ExpertWeights, ...]:
+    """The same without the draft layer's, which a GPU keeps with its dense weights."""
+    drafts = set(_experts(getattr(model, "draft", None)))
+    return tuple(layer for layer in expert_layers(model) if layer not in drafts)
+
+
 def _experts(node: Any) -> Iterator[ExpertWeights]:
     if isinstance(node, ExpertWeights):
         yield node

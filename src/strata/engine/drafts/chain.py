@@ -12,6 +12,7 @@ from strata.errors import FaultError
 from strata.ops import MAX_STEP_ROWS
 
 LAG = 32  # cells that may be missing while nothing is drafted
+JOINED = 8  # rows of a first pass: what more are missing get cells alone before it, which cost no experts
 
 
 class Chains:
@@ -51,7 +52,7 @@ class Chains:
         if not len(sequences) or (behind < 1).any():
             return {}
         rows = [self.followed.rows(s, 2 * MAX_STEP_ROWS) for s in sequences.tolist()]
-        if sum(len(r) for r in rows) > MAX_STEP_ROWS:
+        if sum(len(r) for r in rows) > max(JOINED, 2 * len(rows)):
             self._fill([_part(r, 0, len(r) - 1) for r in rows])
             rows = [_part(r, len(r) - 1, len(r)) for r in rows]
         joined, last = _joined(rows), np.cumsum([len(r) for r in rows]).astype(np.int32) - 1
