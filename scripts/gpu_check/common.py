@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpu_check.rehearsal import EMULATED, open_gpu, sized
+from gpu_check.settings import setting
 from strata.backends.cuda import CudaBackend
 from strata.bench import probe
 from strata.bench.probe import Probe
@@ -139,6 +140,32 @@ class Decoder(Probe):
         last = backend.driver.mark()
         backend.driver.synchronize()
         return backend.driver.elapsed(first, last) / repeats
+
+    def parts_us(self, position: int, steps: int = sized(32, 2)) -> dict[str, float]:
+        """Medians in steps as they are served: the forward, sampling, and the gaps before each."""
+        driver, sampler = backend_of(self.loaded).driver, self.loaded.runner.programs.sampler
+        marks: list[Any] = []
+
+        def marked(submit: Any) -> Any:
+            def run(*args: Any) -> None:
+                marks.append(driver.mark())
+                submit(*args)
+                marks.append(driver.mark())
+
+            return run
+
+        self.loaded.runner.forget_guess()
+        with (
+            setting(self.replay, "submit", marked(self.replay.submit)),
+            setting(sampler, "submit", marked(sampler.submit)),
+        ):
+            for i in range(steps):
+                self.step(position + i)
+        self.loaded.runner.forget_guess()
+        driver.synchronize()
+        spans = [driver.elapsed(a, b) for a, b in pairwise(marks[: 4 * (len(marks) // 4)])]
+        names = ("forward", "before sampling", "sampling", "before the forward")
+        return {name: round(statistics.median(spans[i::4]), 1) for i, name in enumerate(names)}
 
     def table(self) -> dict[str, Any]:
         """Nodes, and microseconds by op kind and kernel."""

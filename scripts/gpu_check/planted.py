@@ -27,10 +27,12 @@ def run(report: Report) -> None:
 def _rates(report: Report, loaded: LoadedModel) -> None:
     decoder = Decoder(loaded)
     report["0"] = decoder.rate(0, 64)
+    report["0"] |= decoder.parts_us(0)
     say(f"empty context: {report['0']}")
     for cells in DEPTHS:
         fill(loaded, cells)
         report[str(cells)] = decoder.rate(cells, 32, 3)
+        report[str(cells)] |= decoder.parts_us(cells)
         say(f"{cells}: {report[str(cells)]}")
     report["timeline"] = decoder.table()
     for line in report["timeline"]["kernels"][:40]:
