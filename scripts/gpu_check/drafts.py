@@ -22,6 +22,7 @@ DIALS = sized((0, 50, 75, 90, 100), (75,))
 BATCHES = sized((2, 4, 8), (2,))
 TIERED = sized((None, 75, 100, 50, 0, None), (None, 75))
 SKIPPED = sized(20, 2)  # steps before the median
+BACK = 24  # places between a wrong draft and where it was right
 
 
 class Fixed:
@@ -46,12 +47,15 @@ class Fixed:
 
 
 def dial(percent: int) -> Any:
-    """Keeps a draft with that chance, decided by its place in the text."""
+    """Keeps a draft with that chance, decided by its place in the text; what is wrong instead is a token of the same
+    topic, the one some places back, for a wrong draft of a real layer is of the text's topic too."""
 
     def tamper(request: Request, drafts: list[int]) -> list[int]:
-        at = len(request.output_token_ids)
+        text, at = request.output_token_ids, len(request.output_token_ids)
         kept = [zlib.crc32(b"%d" % (at + i)) % 100 < percent for i in range(len(drafts))]
-        return [d if k else (d + 1) % 1000 for d, k in zip(drafts, kept, strict=True)]
+        others = [text[-BACK + i] if at >= BACK else 0 for i in range(len(drafts))]
+        wrong = [o if o != d else (d + 1) % 1000 for o, d in zip(others, drafts, strict=True)]
+        return [d if k else w for d, w, k in zip(drafts, wrong, kept, strict=True)]
 
     return tamper
 

@@ -20,19 +20,24 @@ FITTED = sized((16384, 65536), (64, 128))  # lengths of the line through the tim
 CONTEXT = sized(262144, 256)
 EXPERTS = sized(8 * 512, 4 * 16)
 RESIDENT = sized(32768, 0)
-CHUNK, BESIDE = sized((8192, 65000), (128, 64))
+NARROW, BESIDE = sized((64, 65000), (64, 64))
 
 
 def run(report: Report) -> None:
-    report["hashes"] = _hashes(model_file("planted-8.gguf"))
-    say(f"hashes: {report['hashes']}")
     full = model_file("planted.gguf")
-    report["resident"] = _times(full, LENGTHS[:6], True, max_model_len=sized(65536 + 64, 256))
-    report["24 GiB"] = _times(full, LENGTHS, False, **SMALLER, max_model_len=CONTEXT)
+    resident = {"max_model_len": sized(65536 + 64, 256)}
+    for name, lengths, options in (
+        ("resident", LENGTHS[:6], resident),
+        ("24 GiB", LENGTHS, {**SMALLER, "max_model_len": CONTEXT}),
+    ):
+        report[name] = {}
+        report[name] = _times(report[name], full, lengths, options)
     report["beside"] = _beside(full)
     say(f"beside: {report['beside']}")
     report["ends"] = _ends(full)
     say(f"ends: {report['ends']}")
+    report["hashes"] = _hashes(model_file("planted-8.gguf"))
+    say(f"hashes: {report['hashes']}")
 
 
 def _hashes(path: Any) -> dict[str, Any]:
@@ -60,10 +65,14 @@ def greedy(tokens: int) -> SamplingParams:
     return SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
 
 
-def _times(path: Any, lengths: tuple[int, ...], timeline: bool, **options: Any) -> dict[str, Any]:
+def _times(
+    found: dict[str, Any], path: Any, lengths: tuple[int, ...], options: dict[str, Any]
+) -> dict[str, Any]:
+    """First tokens of prompts, a line through their times, and where a chunk's time goes."""
     with on_gpu(path, kv="int8", prefill="auto", **options) as loaded:
         loaded.runner.programs.prepare()
-        engine, found = Engine(loaded), {"prefill": loaded.placement.choice.prefill}
+        engine, chunk = Engine(loaded), loaded.placement.choice.prefill
+        found["prefill"] = chunk
         text = text_of(path, engine.model_config.vocab_size, 1 << 20)
         probe, times = PromptProbe(engine, text), []
         probe.warm_up(sized(256, 4))
@@ -73,9 +82,9 @@ def _times(path: Any, lengths: tuple[int, ...], timeline: bool, **options: Any) 
             say(f"{tokens}: {found[str(tokens)]}")
         line = fit([t for t in times if FITTED[0] <= t.tokens <= FITTED[1]])
         found |= {"fixed": line.fixed, "tps": line.tps, "free": loaded.runner.backend.driver.free_memory()}
-        if timeline:
-            kernels = ChunkTimeline(engine, CHUNK).measure(text)
-            found["timeline"] = [[k.name, k.count, k.us, k.rate] for k in kernels]
+        for rows in sorted({NARROW, chunk}):
+            kernels = ChunkTimeline(engine, rows).measure(text)
+            found[f"timeline of {rows}"] = [[k.name, k.count, k.us, k.rate] for k in kernels]
         return found
 
 

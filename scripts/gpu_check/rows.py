@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gpu_rig import digest
 
-from gpu_check.common import backend_of, in_graph, prefix_times, say
+from gpu_check.common import backend_of, by_kernel, in_graph, prefix_times, say
 from gpu_check.rehearsal import sized
 from gpu_check.settings import setting
 from strata.backends.cuda import fuse_sublayer, lower_experts, lower_linear, lower_products, lower_stream
@@ -18,6 +18,7 @@ from strata.engine.plan import DecodeRows, StartedSequence, StepPlan
 from strata.engine.request import SamplingParams
 
 ROWS = (1, 2, 4, 8)
+MORE = sized((16, 32), (16,))  # whose kernels are told apart
 _RING = ((256, 3), (512, 2), (128, 3))
 # Settings of the lowering, by name: what a visit may flip.
 CHOICES: dict[str, list[tuple[Any, str, Any]]] = {
@@ -53,6 +54,14 @@ def side_by_side(loaded: LoadedModel, cycle: list[int]) -> dict[str, Any]:
     found["kernels"] = table(nodes, each)
     for line in found["kernels"]:
         say(f"  {line}")
+    for count in MORE:
+        _step(loaded, cycle, count)
+        replay = runner.programs.of("step", count).replay
+        found[f"step of {count}"] = round(in_graph(driver, replay.launches), 1)
+        found[f"kernels of {count}"] = by_kernel(driver, replay)
+        say(f"{count} rows: {found[f'step of {count}']} us")
+        for line in found[f"kernels of {count}"]:
+            say(f"  {line}")
     found["choices"] = _choices(loaded, cycle)
     return found
 

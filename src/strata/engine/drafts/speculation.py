@@ -78,8 +78,9 @@ class Speculation:
         offers = [t.proposal(min(n, spec), self._fares, min_p) for t, n in zip(tracks, left, strict=True)]
         counts = self._counts(offers)
         chains = self._chains(tracks, left, offers)
-        if self.ahead() and not any(chains):
-            return DecodeRows(plain.sequences, plain.positions, plain.token_ids, hold=any(counts))
+        if self.ahead():  # what runs already is taken first, and nothing is started after it
+            held = any(counts) or any(chains)
+            return DecodeRows(plain.sequences, plain.positions, plain.token_ids, hold=held)
         if not any(counts) and not any(chains):
             return plain
         for i, request in enumerate(requests):
