@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from emulated_driver import EmulatedDriver
 from harness import Case, output, same_bits, weight
 from test_cpu_ops import (
     FLOATS,
@@ -17,6 +18,7 @@ from test_cpu_ops import (
 )
 
 from strata.backends.cpu import CpuBackend
+from strata.backends.cuda import CudaBackend
 from strata.errors import FaultError
 from strata.memory import KVPool
 from strata.ops import RopeStyle, attention, kv_store, linear
@@ -57,6 +59,32 @@ def test_linear_with_long_segments(name, rows, backend):
     check(
         linear_case(name, rows, n=11, k=6912), backend, linear_case(name, rows, n=11, k=6912, damage=damage)
     )
+
+
+def launched(make):
+    """The last launch of a case on the emulated device, whose bits are the CPU's."""
+    device = CudaBackend(EmulatedDriver())
+    case, out = make()
+    assert same_bits(case.run(device, out), on_cpu(make))
+    return device.driver.launched[-1]
+
+
+@pytest.mark.parametrize(("n", "threads"), [(64, 256), (78, 320), (96, 256)])
+@pytest.mark.parametrize("name", ["Q4_K", "Q8_0"])
+def test_more_warps_where_one_wave_is_enough_then(name, n, threads):
+    """Thread blocks of a weight row a warp, two on each of four multiprocessors."""
+    assert launched(linear_case(name, 1, n=n, k=6912)).block == threads
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "entry"),
+    [("Q8_0", 128, "linear_q"), ("Q8_0", 160, "products_stream"), ("Q4_K", 160, "linear_q")],
+)
+def test_more_weights_than_run_at_once_are_streamed(name, n, entry, backend):
+    """Of formats that come through shared memory."""
+    assert launched(linear_case(name, 1, n=n, k=2560)).kernel.entry == entry
+    damage = len(weight(name, n, 2560, 3).data) - 5
+    check(linear_case(name, 1, n=n, k=2560), backend, linear_case(name, 1, n=n, k=2560, damage=damage))
 
 
 @pytest.mark.parametrize("rows", [1, 2])

@@ -4,7 +4,7 @@ from itertools import takewhile
 from typing import TypeVar
 
 from strata.backends.cuda.fuse import Lowering, Match, Window, fusion
-from strata.backends.cuda.lower_attention import attend, rope_store
+from strata.backends.cuda.lower_attention import Rotated, attend, rope_store
 from strata.backends.cuda.lower_dense import norm_row, quantize_blocks, whole_row
 from strata.backends.cuda.lower_linear import MOST_MATRICES, floating, quantised
 from strata.backends.cuda.pattern import Pattern, require, sublayer
@@ -61,6 +61,32 @@ def _rotated_cells(p: Pattern) -> Lowering:
     p.close(q_out, k.out)
     keys = not p.unread(k.out)
     return lambda to: rope_store((q, k), (q_norm, k_norm), store, v, q_out, to, keys)
+
+
+@sublayer
+def _rotated_attention(p: Pattern) -> Lowering:
+    """Of one row: queries and keys [normed by heads and] rotated, stored, attention[, its result as int8 blocks]."""
+    (q_norm, q), (k_norm, k) = _rotation(p), _rotation(p)
+    require(p.bucket == 1)
+    alike = [(r.positions, r.table, r.head_dim, r.style, r.rotary_dim) for r in (q, k)]
+    require(alike[0] == alike[1])
+    store = p.need(
+        KvStore, lambda op: op.k is k.out and op.positions is q.positions and op.k_pool.dtype != "u8"
+    )
+    require(store.v_pool.dtype != "u8" and cell_values(store.k_pool) == q.head_dim and q.head_dim % 32 == 0)
+    own = store.k_pool, store.v_pool, store.k_scales, store.v_scales, q.out, q.positions
+    attention = p.need(
+        Attention, lambda op: (op.k_pool, op.v_pool, op.k_scales, op.v_scales, op.q, op.positions) == own
+    )
+    after = p.maybe(Quantize)
+    if after is not None and after.x is not attention.out:
+        p.back(len(p.ops) - 1)
+        after = None
+    planes = None if after is None else after.out
+    out = None if after is not None and p.unread(attention.out) else attention.out
+    p.close(*(b for b in (planes, out) if b is not None))
+    rotated = Rotated((q, k), (q_norm, k_norm), store)
+    return lambda to: attend(attention, to, planes, out, rotated=rotated)
 
 
 def _rotation(p: Pattern) -> tuple[RmsNorm | None, Rope]:

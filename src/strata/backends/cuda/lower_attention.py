@@ -1,6 +1,7 @@
 """Lowering rules of keys and values: storing cells, dense attention."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from strata.backends.cuda.cells import Cells, pool_cells, stage_cells
 from strata.backends.cuda.driver import Arg, Launch
@@ -69,6 +70,28 @@ def _(op: Hadamard, at: Context) -> list[Launch]:
     return [launch("heads.cu", "hadamard", warps(rows_of(op.out, at) * -(-width // KV_GROUP)), 128, args)]
 
 
+@dataclass(frozen=True)
+class Rotated:
+    """What comes before attention: queries and keys [normed by heads and] rotated, and the cell that is stored."""
+
+    rotations: tuple[Rope, Rope]
+    norms: tuple[RmsNorm | None, RmsNorm | None]
+    store: KvStore
+
+    @property
+    def sources(self) -> list[Buffer]:
+        """Queries and keys as they come."""
+        return [r.x if n is None else n.x for r, n in zip(self.rotations, self.norms, strict=True)]
+
+    def args(self, at: Context) -> list[Arg]:
+        """Of attention.cu, behind its own."""
+        q, norms = self.rotations[0], self.norms
+        found = [*at.at(q.table, self.sources[1], self.store.v)]
+        found += at.raw(*(None if n is None else n.weight for n in norms))
+        found += ints(q.rotary_dim, int(q.style), q.table.shape[0])
+        return found + floats(*(0.0 if n is None else n.eps for n in norms))
+
+
 def rope_store(
     rotations: tuple[Rope, Rope],
     norms: tuple[RmsNorm | None, RmsNorm | None],
@@ -110,9 +133,15 @@ def of_prompt(op: Attention | SparseAttention, at: Context) -> bool:
 
 
 def attend(
-    op: Attention, at: Context, planes: Buffer | None = None, out: Buffer | None = None, turn: bool = False
+    op: Attention,
+    at: Context,
+    planes: Buffer | None = None,
+    out: Buffer | None = None,
+    turn: bool = False,
+    rotated: Rotated | None = None,
 ) -> list[Launch]:
-    """Attention to the floats `out` and the q8 rows `planes`, where they are given; `turn`: heads are turned first."""
+    """Attention to the floats `out` and the q8 rows `planes`, where they are given; `turn`: heads are turned first;
+    `rotated`: of one row, what its launch does before."""
     if of_prompt(op, at):
         return [_attend_chunk(op, at), *(lower(Quantize(op.out, planes), at) if planes is not None else ())]
     num_pages, kv_heads, head_dim = pool_sizes(op.k_pool)
@@ -123,7 +152,8 @@ def attend(
     at_once = max(1, min(rows, _RESULT_BYTES // per_row))
     parts = kv_heads * -(-group // heads)
     workers = max(1, min(splits, -(-_WORKERS * at.properties.multiprocessors // (at_once * parts))))
-    head = [at.live(op.q), *at.at(op.positions, op.sequences, op.page_table, op.q, op.k_pool, op.v_pool)]
+    q = op.q if rotated is None else rotated.sources[0]
+    head = [at.live(op.q), *at.at(op.positions, op.sequences, op.page_table, q, op.k_pool, op.v_pool)]
     head += at.at(op.k_scales, op.v_scales, out)
     head += at.q8(planes) if planes is not None else [pointer(0)] * 3
     head += [pointer(at.scratch(at_once * per_row)), pointer(at.counters(rows * parts)), pointer(at.faults)]
@@ -133,14 +163,16 @@ def attend(
         ("STRATA_HEADS", heads),
         ("STRATA_DIM", head_dim),
         *turned(turn),
+        *([] if rotated is None else [("STRATA_ROPE", 1)]),
     ]
+    more = [] if rotated is None else rotated.args(at)
     return [
         launch(
             "attention.cu",
             "attention",
             (workers, parts, min(at_once, rows - row)),
             THREADS,
-            [*head, *ints(row, splits), *floats(op.scale)],
+            [*head, *ints(row, splits), *floats(op.scale), *more],
             macros=macros,
             shared=room(head_dim, heads),
         )

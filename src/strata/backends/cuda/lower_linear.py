@@ -9,7 +9,9 @@ from strata.backends.cuda import lower_int8, lower_wide, lower_wide_float
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.grids import TABLE_WORDS
 from strata.backends.cuda.lower import FILE, Context, ints, launch, lower, pointer, type_macro
-from strata.backends.cuda.lower_dense import THREADS, rows_of
+from strata.backends.cuda.lower_dense import rows_of
+from strata.backends.cuda.lower_stream import stream
+from strata.backends.cuda.pattern import Product
 from strata.backends.cuda.segments import (
     PAD_BYTES,
     SHORT,
@@ -25,6 +27,11 @@ _ROWS = (1, 2, 4, 8)  # rows a kernel takes at once
 _THREADS = 256  # a thread block; fewer lose (docs/measurements.md)
 _ROW_THREADS = (256, 128, 64)  # of linear_row.cu, the first that is balanced
 _ROW_BYTES = 4096  # a warp's ring of linear_row.cu
+_RINGS = (
+    (256, 3),
+    (256, 2),
+)  # threads and stages of products_stream.cu, for more thread blocks than run at once
+_MORE_THREADS = 320  # of linear_q.cu, so that one wave is enough
 _MOST_HALF = 8  # blocks of half a segment that a lane holds
 _BALANCED = 0.9  # share of the time that multiprocessors have work
 _FEW_ROWS = 2  # that linear_row.cu takes
@@ -56,10 +63,18 @@ def half_segment(k: int, rows: int) -> int:
     return half if long and half <= _MOST_HALF and rows <= 2 else 0
 
 
-def shared_bytes(name: str, k: int, rows: int) -> int:
+def shared_bytes(name: str, k: int, rows: int, threads: int = _THREADS) -> int:
     """Dynamic shared memory of linear_q."""
     row = k + PAD_BYTES * segment_count(k) + k // 32 * 8
-    return 4 * TABLE_WORDS.get(name, 0) + 4 * THREADS * rows + rows * row
+    return 4 * TABLE_WORDS.get(name, 0) + 4 * threads * rows + rows * row
+
+
+def one_wave(weight_rows: int, at: Context) -> int:
+    """Threads a thread block where a warp takes a weight row and two thread blocks stay on a multiprocessor: more where
+    all of them then run at once, which the usual number would not."""
+    most = 2 * at.properties.multiprocessors
+    usual, more = _THREADS // 32, _MORE_THREADS // 32
+    return _MORE_THREADS if -(-weight_rows // usual) > most >= -(-weight_rows // more) else _THREADS
 
 
 def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
@@ -78,13 +93,21 @@ def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
         ("STRATA_LENGTH", segment_length(k)),
         ("STRATA_HALF", half_segment(k, m)),
     ]
-    rows_a_warp = 1 if half_segment(k, m) else 32 // segments
-    each = _THREADS // 32 * rows_a_warp
+    rows_a_warp, threads = 32 // segments, _THREADS
+    if half_segment(k, m):
+        rows_a_warp, threads = 1, one_wave(sum(op.weight.shape[0] for op in ops), at)
+    if threads != _THREADS:
+        macros.append(("STRATA_THREADS", threads))
+    each = threads // 32 * rows_a_warp
     matrices, blocks = _matrices([(op.weight.shape[0], at.packed(op.weight), op.out) for op in ops], each, at)
     args = [at.live(ops[0].out), *at.q8(ops[0].x), *matrices, *ints(k)]
-    shared = shared_bytes(fmt.name, k, m)
+    shared = shared_bytes(fmt.name, k, m, threads)
     grid = blocks, -(-rows // m)
-    return [launch("linear_q.cu", "linear_q", grid, _THREADS, args, macros=macros, shared=shared)]
+    if rows == 1 and blocks > 2 * at.properties.multiprocessors:
+        products = [Product(op.weight, op.out) for op in ops]
+        if streamed := stream(at, args[0], at.q8(ops[0].x), at.at(None), rows, products, _RINGS):
+            return [streamed]
+    return [launch("linear_q.cu", "linear_q", grid, threads, args, macros=macros, shared=shared)]
 
 
 def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:

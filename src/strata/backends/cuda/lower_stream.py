@@ -30,7 +30,7 @@ _RESIDENT = 1024  # threads a multiprocessor that thread blocks which stay may h
 
 
 def _ring(
-    at: Context, k: int, rows: int, matrices: Sequence[Product]
+    at: Context, k: int, rows: int, matrices: Sequence[Product], choices: Sequence[tuple[int, int]]
 ) -> tuple[int, int, int, int, int] | None:
     """Of products_stream.cu: threads, stages, bytes of a stage, dynamic shared memory, thread blocks a multiprocessor;
     None where there is no room or a format is not staged."""
@@ -49,7 +49,7 @@ def _ring(
     stage = -(-max(sizes) // 16) * 16
     if row and (k // 32 % 2 or row % 16):
         return None
-    for threads, stages in next((choices for most, choices in sorted(STREAM.items()) if most >= rows), ()):
+    for threads, stages in choices:
         room = (
             max(table_bytes(f) for f in coded) + staged_bytes(k, rows) + (4 * k if row and rows == 1 else 0)
         )
@@ -61,12 +61,21 @@ def _ring(
 
 
 def stream(
-    at: Context, live: Arg, q8: Sequence[Arg], x: Sequence[Arg], rows: int, matrices: Sequence[Product]
+    at: Context,
+    live: Arg,
+    q8: Sequence[Arg],
+    x: Sequence[Arg],
+    rows: int,
+    matrices: Sequence[Product],
+    choices: Sequence[tuple[int, int]] | None = None,
 ) -> Launch | None:
     """The launch of products of `rows` rows, int8 blocks `q8` and floats `x`, by thread blocks that stay; None where a
-    format does not come through shared memory or there is no room."""
+    format does not come through shared memory or there is no room. `choices`: threads and stages in
+    place of STREAM's."""
     k = matrices[0].weight.shape[1]
-    ring = _ring(at, k, rows, matrices)
+    if choices is None:
+        choices = next((found for most, found in sorted(STREAM.items()) if most >= rows), ())
+    ring = _ring(at, k, rows, matrices, choices)
     if ring is None:
         return None
     threads, stages, stage, shared, blocks = ring

@@ -48,6 +48,11 @@ class Pattern:
         self.ops: list[Op] = []  # taken so far
         self.q8: dict[Buffer, Buffer] = {}  # quantised forms, by what they are of
 
+    @property
+    def bucket(self) -> int:
+        """Rows of the program."""
+        return self._window.bucket
+
     def maybe(self, kind: type[T]) -> T | None:
         """The next op, where it is of that kind."""
         op = self._window.at(len(self.ops), kind)

@@ -1,9 +1,12 @@
 // attention: row r attends to cells 0 .. positions[r] of its sequence (the last `window` of them, when not 0). Macros: STRATA_KV (pool
 // type; of values STRATA_V, where it is another), STRATA_TURN (1: heads are turned, ops/hadamard.py), STRATA_HEADS (query heads a thread block takes), STRATA_DIM (values a head). Grid: (split workers, groups of heads, rows from
 // `row0` on); workers of a row take its splits in turn, and the last of them to end joins them. The result goes to `out` and, as int8
-// blocks, to the planes out_q, out_d, out_sums: either may be null.
+// blocks, to the planes out_q, out_d, out_sums: either may be null. STRATA_ROPE (1: of one row, what rope_store.cu does comes first: q, k
+// and v are normed and rotated here, and the thread block with the newest cell stores it).
 #include "hadamard.cuh"
+#include "kv_store.cuh"
 #include "op.cuh"
+#include "rope.cuh"
 #include "split.cuh"
 #include "step.cuh"
 
@@ -14,6 +17,13 @@ using namespace strata;
 #endif
 #ifndef STRATA_TURN
 #define STRATA_TURN 0
+#endif
+#ifdef STRATA_ROPE
+#define STRATA_ROPE_ARGS                                                                                                                  \
+  , const float *table, const float *k, const float *v, const float *q_weight, const float *k_weight, int rotary, int style, int max_positions, \
+      float q_eps, float k_eps
+#else
+#define STRATA_ROPE_ARGS
 #endif
 
 namespace {
@@ -46,13 +56,41 @@ struct Output {
   }
 };
 
+// Heads of one row as they come: queries of a thread block, and its key and value.
+struct Fresh {
+  const float *q, *k, *v, *q_weight, *k_weight;
+  float q_eps, k_eps;
+  Rope rope;
+  CellStore store;
+  int kv_head, position;
+  uint32_t* faults;
+
+  // Queries to shared memory; the cell to its page, where that is not negative (one that is none is reported where cells are read).
+  __device__ __noinline__ void take_heads(Work::Room& s, int count, int page) const {
+    const int group = kv_group(D);
+#pragma unroll 1
+    for (int unit = warp_id(); unit < count + (page < 0 ? 0 : 2); unit += kSplitThreads / 32) {
+      const bool query = unit < count, value = unit == count + 1;
+      float* x = query ? s.query[unit] : &s.lanes[0][0][0] + (unit - count) * D;
+      const float* from = query ? q + unit * D : value ? v : k;
+      Held held;
+      held.load(from, D);
+      take(held, from, query ? q_weight : value ? nullptr : k_weight, D, query ? q_eps : k_eps, x);
+      if (!value) rope.turn(x, position);
+      for (int g = 0; !query && g < D; g += group)
+        if (!store.put(x + g, value, value ? STRATA_V : STRATA_KV, page, kv_head, position % kPageCells, g, min(group, D - g), group))
+          report(faults, kFaultNonFinite);
+    }
+  }
+};
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(256, 2) attention(
     const int* live, const int* positions, const int* sequences, const int* page_table, const float* q, const void* k_pool,
     const void* v_pool, const unsigned short* k_scales, const unsigned short* v_scales, float* out, int8_t* out_q, float* out_d,
     int16_t* out_sums, float* results, uint32_t* arrived, uint32_t* faults, int heads, int kv_heads, int pages_per_seq, int window,
-    int num_pages, int row0, int max_splits, float scale) {
+    int num_pages, int row0, int max_splits, float scale STRATA_ROPE_ARGS) {
   STRATA_DYNAMIC_SHARED(shared);
   __shared__ bool last_block;
   auto& s = *reinterpret_cast<Work::Room*>(shared);
@@ -74,7 +112,21 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention(
   const SplitResults<D> r(results + static_cast<size_t>(blockIdx.z) * heads * max_splits * (D + 2), heads, max_splits);
   const Output output = {out, out_q, out_d, out_sums, faults};
   const size_t at = (static_cast<size_t>(row) * heads + head) * D;
+#ifdef STRATA_ROPE
+  if (position >= max_positions) {
+    if (threadIdx.x == 0) report(faults, kFaultRange);
+    return;
+  }
+  const bool newest = (splits - 1) % static_cast<int>(gridDim.x) == static_cast<int>(blockIdx.x);
+  const Fresh fresh = {q + at, k + kv_head * D, v + kv_head * D, q_weight, k_weight, q_eps, k_eps, {table, rotary, style, max_positions},
+                       {const_cast<void*>(k_pool), const_cast<void*>(v_pool), const_cast<unsigned short*>(k_scales),
+                        const_cast<unsigned short*>(v_scales), {}, kv_heads, D}, kv_head, position, faults};
+  fresh.take_heads(s, count, newest ? page_id(page_table, pages_per_seq, num_pages, sequence, position / kPageCells) : -1);
+  for (int i = count * D + threadIdx.x; i < H * D; i += kSplitThreads) (&s.query[0][0])[i] = 0.0f;
+  __syncthreads();
+#else
   for (int i = threadIdx.x; i < H * D; i += kSplitThreads) (&s.query[0][0])[i] = i < count * D ? q[at + i] : 0.0f;
+#endif
   for (int split = blockIdx.x; split < splits; split += gridDim.x) {
     const int cell = (first + split) * kAttentionSplit;
     const int begin = max(first_cell - cell, 0), end = min(position + 1 - cell, kAttentionSplit);

@@ -1,13 +1,20 @@
 // linear_q: y[m][row] for quantised weights [n, k] of one type and q8 rows, up to three matrices of the same rows in one launch.
 // Macros: STRATA_TYPE, STRATA_ROWS (M), STRATA_SEGMENTS (of k), STRATA_AHEAD (blocks loaded before the first is used), STRATA_LENGTH
-// (product.cuh), STRATA_HALF (blocks of half a segment where two lanes share one, relay.cuh; else 0). grid.x: thread blocks of matrix 0, of matrix 1, of matrix 2; grid.y: groups of M rows.
+// (product.cuh), STRATA_HALF (blocks of half a segment where two lanes share one, relay.cuh; else 0), STRATA_THREADS (of thread blocks of
+// which two stay on a multiprocessor; left out: 256). grid.x: thread blocks of matrix 0, of matrix 1, of matrix 2; grid.y: groups of M rows.
 #include "matrices.cuh"
 #include "product.cuh"
 #include "relay.cuh"
 
 using namespace strata;
 
-extern "C" __global__ void __launch_bounds__(256) linear_q(const int* live, const int8_t* q, const float* d, const int16_t* sums,
+#ifdef STRATA_THREADS
+#define STRATA_BOUNDS __launch_bounds__(STRATA_THREADS, 2)
+#else
+#define STRATA_BOUNDS __launch_bounds__(256)
+#endif
+
+extern "C" __global__ void STRATA_BOUNDS linear_q(const int* live, const int8_t* q, const float* d, const int16_t* sums,
                                                            const uint8_t* w0, float* y0, int n0, const uint8_t* w1, float* y1, int n1,
                                                            const uint8_t* w2, float* y2, int n2, int k) {
   constexpr QuantType T = STRATA_TYPE;
