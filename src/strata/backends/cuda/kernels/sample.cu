@@ -112,19 +112,37 @@ extern "C" __global__ void __launch_bounds__(256) sample_distances(STRATA_PLANES
 
 namespace {
 
-// Lane sum of n values by the first warp; the result is in its every lane.
-__device__ __forceinline__ float lane_sum(const float* x, int n) {
+constexpr int kTile = 4096;  // values; two lie where candidates do
+static_assert(2 * sizeof(float) * kTile <= __builtin_offsetof(Candidates, begin));
+
+// Lane sum of n values by the whole thread block; the result is in the first warp's every lane. That warp adds a tile in shared memory
+// while the others bring the next.
+__device__ __forceinline__ float lane_sum(const float* x, int n, float (*tile)[kTile]) {
+  const auto bring = [&](int begin, float* to, int thread, int threads) {
+    for (int i = thread; i < min(kTile, n - begin); i += threads) to[i] = x[begin + i];
+  };
+  bring(0, tile[0], threadIdx.x, blockDim.x);
+  __syncthreads();
   float sum = 0.0f;
-  int i = lane_id();
-  for (; i + 32 * 15 < n; i += 32 * 16) {
-    float v[16];
+  for (int begin = 0, now = 0; begin < n; begin += kTile, now ^= 1) {
+    if (warp_id() == 0) {
+      const int count = min(kTile, n - begin);
+      int i = lane_id();
+#pragma unroll 1
+      for (; i + 32 * 15 < count; i += 32 * 16) {
+        float v[16];
 #pragma unroll
-    for (int j = 0; j < 16; ++j) v[j] = x[i + 32 * j];
+        for (int j = 0; j < 16; ++j) v[j] = tile[now][i + 32 * j];
 #pragma unroll
-    for (int j = 0; j < 16; ++j) sum += v[j];
+        for (int j = 0; j < 16; ++j) sum += v[j];
+      }
+      for (; i < count; i += 32) sum += tile[now][i];
+    } else {
+      bring(begin + kTile, tile[now ^ 1], threadIdx.x - 32, blockDim.x - 32);
+    }
+    __syncthreads();
   }
-  for (; i < n; i += 32) sum += x[i];
-  return warp_tree_sum(sum);
+  return warp_id() == 0 ? warp_tree_sum(sum) : 0.0f;
 }
 
 __device__ __forceinline__ float penalised_logit(const SampleRowInputs& row, int id) {
@@ -135,15 +153,16 @@ __device__ __forceinline__ float penalised_logit(const SampleRowInputs& row, int
 }
 
 // The walk that top_k and top_p ask for; c.best is the choice.
-__device__ __forceinline__ void choose_sorted(Candidates& c, const SampleRowInputs& row, const float* d, const float* cooled_weight) {
+__device__ __forceinline__ void choose_sorted(Candidates& c, const SampleRowInputs& row, const float* d, const float* cooled_weight,
+                                              float (*tile)[kTile]) {
   const int most = row.p.top_k > 0 ? row.p.top_k : row.vocab;
   float target = bits_float(0x7f800000u);
   if (row.p.top_p < 1.0f) {
     if (row.p.top_k > 0) {
       walk(c, row, d, most, target, false);
       if (threadIdx.x == 0) c.total = c.sum;
-    } else if (warp_id() == 0) {
-      const float sum = lane_sum(cooled_weight, row.vocab);
+    } else {
+      const float sum = lane_sum(cooled_weight, row.vocab, tile);
       if (threadIdx.x == 0) c.total = sum;
     }
     __syncthreads();
@@ -158,6 +177,7 @@ __device__ __forceinline__ void choose_sorted(Candidates& c, const SampleRowInpu
 // A thread block a row.
 extern "C" __global__ void __launch_bounds__(1024) sample_choose(STRATA_PLANES) {
   __shared__ Candidates c;
+  float(*tile)[kTile] = reinterpret_cast<float(*)[kTile]>(&c);
   dependency_launch();
   dependency_wait();
   const int r = blockIdx.x;
@@ -180,11 +200,11 @@ extern "C" __global__ void __launch_bounds__(1024) sample_choose(STRATA_PLANES) 
   }
   const size_t at = static_cast<size_t>(r) * vocab;
   if (row.sorted()) {
-    choose_sorted(c, row, distance + at, cooled_weight + at);
+    choose_sorted(c, row, distance + at, cooled_weight + at, tile);
     state.choice = c.best;
+    __syncthreads();
   }
-  if (warp_id() != 0) return;
-  const float log_total = log32(lane_sum(weight + at, vocab));
+  const float log_total = log32(lane_sum(weight + at, vocab, tile));
   if (threadIdx.x != 0) return;
   const int id = static_cast<int>(topk_index(state.choice));
   out_ids[r] = id;
