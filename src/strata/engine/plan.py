@@ -1,6 +1,6 @@
 """What a step will do and what came of it: plain data between the scheduler and the runner."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -137,7 +137,9 @@ class StepOutput:
     cut: dict[int, bool] = field(
         default_factory=dict
     )  # whether a token that ends the text cut accepted drafts
-    chains: dict[int, Chain] = field(default_factory=dict)  # drafts after the newest tokens
+    chains: Callable[[], dict[int, Chain]] | None = (
+        None  # waits for drafts after the newest tokens, by sequence
+    )
     logprobs: dict[int, list[Logprobs]] = field(
         default_factory=dict
     )  # where they were asked for, of each token
@@ -145,4 +147,4 @@ class StepOutput:
     prompt_ms: float = 0.0  # of the device; what earlier steps were told wrong is made up for here
     part_ms: float = 0.0  # of one part, as measured lately; 0: nothing was
     decode_ms: float = 0.0
-    draft_ms: float = 0.0  # of the draft layer's chains
+    draft_ms: float = 0.0  # of the host, to start the draft layer's chains

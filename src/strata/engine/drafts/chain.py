@@ -1,6 +1,8 @@
-"""Runs the draft layer: fills cells behind the trunk, and makes chains of drafts after a step."""
+"""Runs the draft layer: fills cells behind the trunk, and makes chains of drafts after a step.
 
-from collections.abc import Sequence
+The host goes on while chains are made: what it does between steps costs nothing then."""
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,29 +45,38 @@ class Chains:
             self.passes += 1
             self.followed.fill(part)
 
-    def make(self, sequences: Ints, lengths: Ints) -> dict[int, Chain]:
-        """Chains of up to `lengths` drafts after the newest token of each sequence; none of those at fault."""
+    def start(self, sequences: Ints, lengths: Ints) -> Callable[[], dict[int, Chain]]:
+        """Starts chains of up to `lengths` drafts after the newest token of each sequence. What is returned waits for
+        them, before others are started; none of those at fault."""
         order = np.argsort(-lengths, kind="stable")
         order = order[lengths[order] > 0]
         sequences, lengths = sequences[order], lengths[order]
         behind = self.followed.behind(sequences)
         if not len(sequences) or (behind < 1).any():
-            return {}
+            return dict
         rows = [self.followed.rows(s, 2 * MAX_STEP_ROWS) for s in sequences.tolist()]
         if sum(len(r) for r in rows) > max(JOINED, 2 * len(rows)):
             self._fill([_part(r, 0, len(r) - 1) for r in rows])
             rows = [_part(r, len(r) - 1, len(r)) for r in rows]
         joined, last = _joined(rows), np.cumsum([len(r) for r in rows]).astype(np.int32) - 1
         try:
-            ids, logprobs = self._run(joined, last, lengths)
+            self._submit(joined, last, lengths)
         except FaultError:
             self.faults += 1
+            return dict
+        finally:
             self.followed.fill(joined)
+        return lambda: self._wait(sequences, lengths)
+
+    def _wait(self, sequences: Ints, lengths: Ints) -> dict[int, Chain]:
+        try:
+            ids, logprobs = self._layer.wait(int(lengths[0]), len(sequences))
+        except FaultError:
+            self.faults += 1
             return {}
-        self.followed.fill(joined)
         return self._chains(sequences, lengths, ids, np.exp(logprobs))
 
-    def _run(self, rows: Rows, last: Ints, lengths: Ints) -> tuple[Ints, NDArray[np.float32]]:
+    def _submit(self, rows: Rows, last: Ints, lengths: Ints) -> None:
         """A pass after the other, each for the sequences whose chains go on; the longest come first."""
         sequences, positions, most = rows.sequences[last], rows.positions[last], int(lengths[0])
         self._layer.first(rows, last)
@@ -73,7 +84,6 @@ class Chains:
             live = int((lengths > depth).sum())
             self._layer.next(sequences[:live], positions[:live] + np.int32(depth), depth)
         self.passes += most
-        return self._layer.wait(most, len(sequences))
 
     def _chains(
         self, sequences: Ints, lengths: Ints, ids: Ints, probabilities: NDArray[np.float32]

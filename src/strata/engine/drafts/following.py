@@ -54,10 +54,10 @@ class Following:
         self.chains.catch_up(sequences)
 
     def draft(self, sequences: Ints, lengths: Ints, output: StepOutput) -> None:
-        """Chains after a step whose rows `followed` knows; sequences without a chain are caught up now and then."""
+        """Starts chains after a step whose rows `followed` knows; sequences without one are caught up now and then."""
         begin = perf_counter()
         if lengths.any():
-            output.chains = self.chains.make(sequences, lengths)
+            output.chains = self.chains.start(sequences, lengths)
         output.draft_ms = (perf_counter() - begin) * 1e3
         self.chains.catch_up(sequences)
 

@@ -12,7 +12,7 @@ from strata.engine.drafts.counts import DraftCounts
 from strata.engine.drafts.decision import Decision
 from strata.engine.drafts.report import Teller
 from strata.engine.drafts.track import Fares, Proposal, Track
-from strata.engine.plan import DecodeRows, StepOutput
+from strata.engine.plan import Chain, DecodeRows, StepOutput
 from strata.engine.request import Request
 from strata.ops import MAX_DRAFTS, MAX_STEP_ROWS
 
@@ -27,6 +27,20 @@ class DraftOptions:
     lookup: bool
     spec: int = MAX_DRAFTS
     min_p: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Owed:
+    """A drafted step whose chains are on their way: what it took without them, and since when nothing but they did."""
+
+    wait: Callable[[], dict[int, Chain]] | None
+    sequences: int
+    rows: int
+    ms: float
+    chain_ms: float
+    tokens: int
+    since: float
+    timed: bool
 
 
 class Decider(Protocol):
@@ -66,10 +80,12 @@ class Speculation:
         self._tracks: dict[Request, Track] = {}
         self._ended_at: float | None = None  # of the step before, where it was one of decoding alone
         self._chain = 0  # passes that made the chains at hand
+        self._owed: _Owed | None = None
 
     def rows(self, plain: DecodeRows, requests: Sequence[Request], grow: Grow) -> DecodeRows:
         """The step's rows with drafts among them, and what the draft layer is to propose after it."""
         n = len(requests)
+        self._settle()
         if not 0 < n < MAX_STEP_ROWS:
             return plain
         tracks = [self._track(r) for r in requests]
@@ -89,6 +105,21 @@ class Speculation:
                 counts[i] = chains[i] = 0
         verified = [o.cut(c) if o is not None and c else None for o, c in zip(offers, counts, strict=True)]
         return self._drafted(plain, requests, tracks, verified, chains)
+
+    def _settle(self) -> None:
+        """Waits for the chains of the step before, and tells what it took with them."""
+        owed, self._owed = self._owed, None
+        if owed is None:
+            return
+        chains = {} if owed.wait is None else owed.wait()
+        for request, track in self._tracks.items():
+            track.chain = chains.get(request.sequence)
+        now = self.clock()
+        if self._ended_at is not None:
+            self._ended_at = now
+        if owed.timed:
+            chain_ms = owed.chain_ms + (now - owed.since) * 1e3 if self._chain else 0.0
+            self.decision.saw_drafted(owed.sequences, owed.rows, owed.ms, self._chain, chain_ms, owed.tokens)
 
     def _counts(self, offers: Sequence[Proposal | None]) -> list[int]:
         """Drafts to verify of what is offered."""
@@ -141,6 +172,7 @@ class Speculation:
 
     def update(self, output: StepOutput, requests: Sequence[Request]) -> None:
         """Takes in a step, before its tokens are the requests'."""
+        self._settle()
         decode, now = output.plan.decode, self.clock()
         began, self._ended_at = self._ended_at, now
         n, took = len(requests), output.decode_ms + output.draft_ms
@@ -156,10 +188,12 @@ class Speculation:
         accepted = output.accepted if output.accepted is not None else np.ones(n, np.int32)
         self._learn(output, requests, accepted)
         self._chain = int(decode.chains.max()) if decode.chains is not None else 0
-        if self._ended_at is not None and began is not None:
-            chain_ms = output.draft_ms if self._chain else 0.0
-            rows, tokens = len(decode.sequences), int(accepted.sum())
-            self.decision.saw_drafted(n, rows, took - chain_ms, self._chain, chain_ms, tokens)
+        timed, chain_ms = (
+            self._ended_at is not None and began is not None,
+            output.draft_ms if self._chain else 0.0,
+        )
+        rows, tokens = len(decode.sequences), int(accepted.sum())
+        self._owed = _Owed(output.chains, n, rows, took - chain_ms, chain_ms, tokens, now, timed)
         self._count_step(n, int(accepted.sum()), True)
 
     def _count_step(self, sequences: int, tokens: int, drafted: bool) -> None:
@@ -180,7 +214,6 @@ class Speculation:
                     self._observe(track, proposal, drafts, right)
                 script = self._script(int(output.token_ids[begin]))
                 self.counts.window(proposal.drafter, drafts, right, script)
-            track.chain = output.chains.get(request.sequence)
             begin += count
         self._teller.tell(self.counts)
 
