@@ -27,13 +27,15 @@ def run(report: Report) -> None:
     full = model_file("planted.gguf")
     resident = {"max_model_len": sized(65536 + 64, 256)}
     for name, lengths, options in (
+        ("24 GiB", LENGTHS[:6], {**SMALLER, "max_model_len": CONTEXT}),
         ("resident", LENGTHS[:6], resident),
-        ("24 GiB", LENGTHS, {**SMALLER, "max_model_len": CONTEXT}),
     ):
         report[name] = {}
         report[name] = _times(report[name], full, lengths, options)
     report["beside"] = _beside(full)
     say(f"beside: {report['beside']}")
+    report["deep"] = {}
+    _times(report["deep"], full, LENGTHS[6:], {**SMALLER, "max_model_len": CONTEXT})
     report["ends"] = _ends(full)
     say(f"ends: {report['ends']}")
     report["hashes"] = _hashes(model_file("planted-8.gguf"))
@@ -80,11 +82,16 @@ def _times(
             times.append(probe.first_token(tokens))
             found[str(tokens)] = [times[-1].seconds, times[-1].tps, times[-1].link_bytes]
             say(f"{tokens}: {found[str(tokens)]}")
-        line = fit([t for t in times if FITTED[0] <= t.tokens <= FITTED[1]])
-        found |= {"fixed": line.fixed, "tps": line.tps, "free": loaded.runner.backend.driver.free_memory()}
+        fitted = [t for t in times if FITTED[0] <= t.tokens <= FITTED[1]]
+        if len(fitted) > 1:
+            line = fit(fitted)
+            found |= {"fixed": line.fixed, "tps": line.tps}
+        found["free"] = loaded.runner.backend.driver.free_memory()
         for rows in sorted({NARROW, chunk}):
             kernels = ChunkTimeline(engine, rows).measure(text)
             found[f"timeline of {rows}"] = [[k.name, k.count, k.us, k.rate] for k in kernels]
+            for k in kernels[:12]:
+                say(f"  {rows} rows: {k.count} of {k.us:.0f} us, {k.rate / 1e12:.0f} TOPS: {k.name[-160:]}")
         return found
 
 

@@ -3,6 +3,7 @@
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from strata.engine import Engine, SamplingParams
 from strata.engine.plan import ScheduledRows
-from strata.errors import ContextLengthError
+from strata.errors import ContextLengthError, FaultError
 from strata.ops.experts import ExpertDown, ExpertGateUp
 from strata.ops.linear import LinearF, LinearQ
 from strata.ops.op import Op
@@ -153,7 +154,10 @@ class ChunkTimeline:
         by: dict[str, list[tuple[float, float]]] = defaultdict(list)
         replay: Any = self.lowered.replay
         parts = [part for part in replay.parts for _ in part.launches]
-        for part, (kinds, kernel, us) in zip(parts, replay.timeline(repeats=1), strict=True):
+        times = replay.timeline(repeats=1)
+        with suppress(FaultError):
+            replay.check()  # nodes one by one, whose inputs are not a prompt's
+        for part, (kinds, kernel, us) in zip(parts, times, strict=True):
             work = sum(operations(op, self.rows) for op in program.ops[part.begin : part.end])
             by[f"{kinds}: {kernel}"].append((us, work / len(part.launches)))
         runner.pages.free(0)
