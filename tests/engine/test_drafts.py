@@ -11,6 +11,7 @@ from recorded import Recorded
 from models.edit_model import edit_model, f32
 from strata.config import ServingOptions
 from strata.engine import SamplingParams
+from strata.engine.drafts.layer import DraftLayer
 from strata.engine.drafts.verify import Verifier
 from strata.gguf import open_model
 
@@ -203,3 +204,20 @@ def test_what_requests_ask_for(asked, place, monkeypatch):
     assert found[1] == found[0]
     assert any(a[1] == "stop" for a in found[0][1])
     assert e.drafts.counts.accepted["lookup"] > 20
+
+
+def test_the_host_goes_on_while_chains_are_made(monkeypatch):
+    """A step ends when its chains are started; the next begins by waiting for them."""
+    seen, wait = [], DraftLayer.wait
+    monkeypatch.setattr(DraftLayer, "wait", lambda *args: seen.append("waited") or wait(*args))
+    e = drafting(ALL["qwen4exp"].model_path, count=3)
+    made = e.engine.add(PROMPTS[3], request(3, 0.0))
+    chains = e.engine._runner.following.chains
+    start = chains.start
+    monkeypatch.setattr(chains, "start", lambda *args: seen.append("started") or start(*args))
+    while made.finish_reason is None:
+        e.engine.step()
+        seen.append("step")
+    steps = " ".join(seen).split("step")
+    assert sum("started" in s for s in steps) > 3
+    assert all(s.split() in ([], ["started"], ["waited"], ["waited", "started"]) for s in steps), steps
