@@ -113,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(256) sample_distances(STRATA_PLANES
 namespace {
 
 constexpr int kTile = 4096;  // values; two lie where candidates do
-static_assert(2 * sizeof(float) * kTile <= __builtin_offsetof(Candidates, begin));
+static_assert(2 * kTile <= 3 * kSortKeys + kBins);  // key, p and bins, which come first
 
 // Lane sum of n values by the whole thread block; the result is in the first warp's every lane. That warp adds a tile in shared memory
 // while the others bring the next.
