@@ -87,6 +87,7 @@ def _times(
             line = fit(fitted)
             found |= {"fixed": line.fixed, "tps": line.tps}
         found["free"] = loaded.runner.backend.driver.free_memory()
+        engine.forget()
         for rows in sorted({NARROW, chunk}):
             kernels = ChunkTimeline(engine, rows).measure(text)
             found[f"timeline of {rows}"] = [[k.name, k.count, k.us, k.rate] for k in kernels]

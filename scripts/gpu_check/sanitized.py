@@ -25,7 +25,7 @@ from strata.engine.load import LoadedModel, load_model
 
 TOOLS = os.environ.get("STRATA_CHECK_TOOLS", sized("racecheck,memcheck,synccheck", "memcheck")).split(",")
 TOOL_SECONDS = float(os.environ.get("STRATA_CHECK_TOOL_SECONDS", "130"))
-BUCKETS = sized((1, 2, 4, 8, 16, 32), (1, 4))
+BUCKETS = tuple(map(int, os.environ.get("STRATA_CHECK_BUCKETS", sized("1,2,4,8,16,32", "1,4")).split(",")))
 FILLED = sized(2600, 600)  # cells: several splits of attention, more blocks than are selected
 CONTEXT = 4096
 FOUND = 9  # exit status of a tool that found something

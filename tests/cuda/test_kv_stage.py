@@ -90,7 +90,7 @@ def outputs(kv, resident, backend, **more):
 def wide(request, monkeypatch):
     """Whether chunks of 64 rows are wide ones."""
     if request.param == "ahead":
-        monkeypatch.setattr(backend_module, "NARROW_ROWS", 32)
+        monkeypatch.setattr(backend_module, "CHOOSING_ROWS", 32)
     return request.param == "ahead"
 
 
@@ -153,7 +153,7 @@ def test_cells_reach_the_pool_in_ram(backend):
 @pytest.mark.parametrize("missing", [None, "compute", "copies"])
 def test_streams_wait_for_each_other(wanted, first, missing, monkeypatch):
     """Whichever goes on as far as it may; and a wait that is not there is seen by one of them."""
-    monkeypatch.setattr(backend_module, "NARROW_ROWS", 32)
+    monkeypatch.setattr(backend_module, "CHOOSING_ROWS", 32)
     chunk = Chunk("int8", STAGED).lower(
         CudaBackend(StreamsDriver(first), slab_bytes=1 << 20, input_bytes=1 << 18)
     )

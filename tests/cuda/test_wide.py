@@ -97,7 +97,19 @@ def chunk_case(name, rows, n, k, first=0, damage=None):
     return make
 
 
-@pytest.mark.parametrize(("n", "k"), [(70, 2560), (3, 328)])
+@pytest.mark.parametrize("many", [64, 2048])
+@pytest.mark.parametrize("n", [1, 4, 8])
+@pytest.mark.parametrize("name", FLOATS)
+def test_few_outputs_of_prompts_have_the_bits_of_steps(name, n, many, backend, monkeypatch):
+    """Rows one or four a warp, the last of them fewer."""
+    monkeypatch.setattr(lower_wide_float, "_MANY_ROWS", many)
+    got = on(chunk_case(name, 198, n, 328), backend())
+    assert same_bits(got, on(chunk_case(name, 198, n, 328), CpuBackend(2)))
+    matrix = weight(name, n, 328, seed=3).decode().astype(np.float64)
+    assert nrmse(got, activations(200, 328)[:198].astype(np.float64) @ matrix.T) < 1e-6
+
+
+@pytest.mark.parametrize(("n", "k"), [(70, 2560), (11, 328)])
 @pytest.mark.parametrize("name", FLOATS)
 def test_float_products_of_prompts(name, n, k, backend, monkeypatch):
     """Near the exact product; a row's bits are its own beside any others; a wrong bit shows; parts of 128 rows."""

@@ -34,6 +34,7 @@ NARROW_CHUNKS = (
     128,
     256,
     1024,
+    4096,
 )  # rows of the programs of short prompts, and of what is left of long ones
 
 

@@ -34,7 +34,7 @@ from strata.backends.cuda.clock import Clock, EventStamp
 from strata.backends.cuda.driver import Driver, HostMemory, Launch
 from strata.backends.cuda.fuse import Group, Lowering, groups, plan
 from strata.backends.cuda.inputs import StepInputs
-from strata.backends.cuda.kv_stage import KvStage, StagedChunk, staged_fetch
+from strata.backends.cuda.kv_stage import CHOOSING_ROWS, KvStage, StagedChunk, staged_fetch
 from strata.backends.cuda.lower import Context, TableBox, lower
 from strata.backends.cuda.measure import measure
 from strata.backends.cuda.memory import ALIGNMENT, DeviceArray, HostArray, Slabs
@@ -261,7 +261,7 @@ class CudaBackend:
         if fetch is None:
             return None
         self._stage = self._stage or KvStage(self.driver, fetch)
-        return StagedChunk(self.driver, self._stage, program, program.bucket > NARROW_ROWS)
+        return StagedChunk(self.driver, self._stage, program, program.bucket > CHOOSING_ROWS)
 
     def _place_stage(self, stage: KvStage, lent: bool) -> None:
         """At the end of the expert slots where these have room for it, else in memory of its own."""

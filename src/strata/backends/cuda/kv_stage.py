@@ -17,6 +17,7 @@ from strata.ops.kv_fetch import STAGE_BYTES, KvFetch
 from strata.ops.program import Program
 from strata.ops.step import PAGE_CELLS
 
+CHOOSING_ROWS = 1024  # rows of a chunk up to which only cells that some row selected are copied
 _WANTED_THREADS = 512
 _COPY_WARPS = 8
 _BUSY = 2  # thread blocks a multiprocessor that copy between selection and attention

@@ -14,6 +14,8 @@ _TOKENS = 128  # that planes are padded to
 _THREADS = 256
 _LINE_BYTES = 128  # of 64 values
 _SPLIT_BYTES = 96 << 20  # of split rows at a time
+_FEW = 8  # weight rows that linear_few.cu takes
+_MANY_ROWS = 2048  # from which a warp of it takes four
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,10 @@ def products(ops: Sequence[LinearF], at: Context) -> list[Launch]:
     """Products of the same float rows, some rows at a time; weights that are no f16 are made so first."""
     x, live = ops[0].x, at.live(ops[0].out)
     rows, k = min(x.shape[0], at.bucket), x.shape[-1]
-    found, matrices = list[Launch](), list[_Matrix]()
+    found, matrices = [_few(op, at, rows) for op in ops if op.weight.shape[0] <= _FEW], list[_Matrix]()
+    ops = [op for op in ops if op.weight.shape[0] > _FEW]
+    if not ops:
+        return found
     for op in ops:
         matrix, nodes = _matrix(at, op.weight)
         matrices.append(matrix)
@@ -98,6 +103,16 @@ def products(ops: Sequence[LinearF], at: Context) -> list[Launch]:
         found.append(split(at, live, first, at.buffer(x) + 4 * k * first, k, FORMATS["F32"], planes))
         found += [_product(at, m, op, planes, live, first) for m, op in zip(matrices, ops, strict=True)]
     return found
+
+
+def _few(op: LinearF, at: Context, rows: int) -> Launch:
+    """A product with so few weight rows that a tile would be nearly empty: what counts is to read x once."""
+    n, k = op.weight.shape
+    each = 4 if rows >= _MANY_ROWS else 1
+    args = [at.live(op.out), *at.at(op.x), pointer(at.weight(op.weight, FILE)), *at.at(op.out), *ints(k)]
+    macros = [type_macro(op.weight.format), ("STRATA_OUTPUTS", n), ("STRATA_ROWS", each)]
+    grid = -(-rows // (_THREADS // 32 * each))
+    return launch("linear_few.cu", "linear_few", grid, _THREADS, args, macros=macros)
 
 
 def _matrix(at: Context, weight: Weight) -> tuple[_Matrix, list[Launch]]:

@@ -23,9 +23,14 @@ from strata.ops.experts import ExpertDown, ExpertGateUp
 if TYPE_CHECKING:
     from strata.backends.cuda.tier import ExpertTier
 
-NARROW_ROWS = 1024  # up to which only experts that are needed are copied
+# Rows up to which only experts that are needed are copied, when it is known which; more need nearly all, which come
+# while the layer before computes.
+NARROW_ROWS = 256
 _THREADS = 256
-_COPIERS = 48  # thread blocks that copy beside a layer's kernels; half of them reach three quarters of the link's rate
+# Thread blocks that copy beside a layer's kernels, whose multiprocessors those do without: as many as the link needs
+# where sending takes longer than computing; where it takes less, half of them, which reach three quarters of its rate.
+_COPIERS, _FEW_COPIERS = 48, 20
+_SOON = 1024  # rows of a chunk that is computed sooner than its experts are sent
 _BESIDE, _REST, _ALL = 0, 1, 2
 
 
@@ -48,7 +53,8 @@ class PromptExperts:
         image = np.array([*parts, places | self._lists << 32], np.uint64)
         self._ring = driver.allocate(image.nbytes)
         driver.upload(self._ring, image)
-        self._graphs: dict[tuple[int, int, int], Any] = {}
+        self._graphs: dict[tuple[int, int, int, int], Any] = {}
+        self._grid = _COPIERS
         self._ready, self._done = driver.event(), driver.event()
 
     def table(self, weight: Weight) -> int | None:
@@ -109,8 +115,10 @@ class PromptExperts:
 
     # ---- a wide chunk ------------------------------------------------------------------------------------------
 
-    def begin(self, layer: int) -> None:
-        """The first layer's experts, when everything that was started before is done; they stay until `hold`."""
+    def begin(self, layer: int, rows: int) -> None:
+        """The first layer's experts of a chunk of a program of so many rows, when everything that was started before is
+        done; they stay until `hold`."""
+        self._grid = self._copiers(rows)
         self.hold(True)
         self._driver.signal(self._done)
         self._driver.wait_on(self._done, COPIES)
@@ -132,8 +140,9 @@ class PromptExperts:
         self._run(layer, beside, _REST)
         self._driver.signal(self._ready, COPIES)
 
-    def prepare(self, layers: Sequence[int]) -> None:
-        """Records what chunks over these layers will ask for."""
+    def prepare(self, layers: Sequence[int], rows: int) -> None:
+        """Records what chunks of a program of so many rows over these layers will ask for."""
+        self._grid = self._copiers(rows)
         self._graph(layers[0], layers[0], _ALL)
         for before, layer in pairwise(layers):
             self._graph(layer, before, _BESIDE)
@@ -142,12 +151,15 @@ class PromptExperts:
     def _run(self, layer: int, beside: int, part: int) -> None:
         self._driver.replay(self._graph(layer, beside, part), COPIES)
 
+    def _copiers(self, rows: int) -> int:
+        return min(_COPIERS if rows <= _SOON else _FEW_COPIERS, self._driver.properties.multiprocessors)
+
     def _graph(self, layer: int, beside: int, part: int) -> Any:
-        key = layer, beside, part
+        key = layer, beside, part, self._grid
         if key not in self._graphs:
-            grid = min(_COPIERS, self._driver.properties.multiprocessors)
             nodes = [] if part == _REST else [self._list(layer, 0)]
-            self._graphs[key] = self._driver.record([*nodes, self._copy(layer, beside, part, grid)], COPIES)
+            launches = [*nodes, self._copy(layer, beside, part, self._grid)]
+            self._graphs[key] = self._driver.record(launches, COPIES)
         return self._graphs[key]
 
     def _list(self, layer: int, offsets: int) -> Launch:

@@ -102,7 +102,7 @@ class CudaReplay:
         at = order.index(op)
         layer = self._streamed[op]
         if at == 0:
-            prompts.begin(layer)
+            prompts.begin(layer, self._program.bucket)
         else:
             prompts.rest(layer, self._streamed[order[at - 1]])
         self._cells_ahead(begin)
@@ -137,7 +137,7 @@ class CudaReplay:
         for first, after in pairwise(self._cuts(begin, end)):
             self._graph(first, after)
         if begin == 0 and self._streamed:
-            self._prompts.prepare(list(self._streamed.values()))
+            self._prompts.prepare(list(self._streamed.values()), self._program.bucket)
         if self.staged is not None:
             self.staged.prepare(begin, len(self._program) if end is None else end)
 
