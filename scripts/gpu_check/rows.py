@@ -19,19 +19,18 @@ from strata.engine.request import SamplingParams
 
 ROWS = (1, 2, 4, 8)
 MORE = sized((16, 32), (16,))  # whose kernels are told apart
-_RING = ((256, 3), (512, 2), (128, 3))
+_RING = ((256, 3), (128, 3), (256, 2))
 # Settings of the lowering, by name: what a visit may flip.
 CHOICES: dict[str, list[tuple[Any, str, Any]]] = {
     "as it is": [],
-    "products: one item a thread block": [(lower_stream, "STREAM", {1: lower_stream.STREAM[1]})],
-    "products: rings of 2 items, 16 warps": [(lower_stream, "STREAM", {1: lower_stream.STREAM[1], 8: _RING})],
+    "products: one item a thread block": [(lower_stream, "STREAM", {1: lower_stream.STREAM[2]})],
+    "products: 8 warps or fewer": [(lower_stream, "STREAM", {1: lower_stream.STREAM[2], 8: _RING})],
     "last product: one wave from 2 rows on": [(lower_products, "ONE_WAVE_FROM", 2)],
     "last product: one wave never": [(lower_products, "ONE_WAVE_FROM", 99)],
     "experts: rows apart": [(lower_experts, "TOGETHER", range(0))],
-    "experts: the next weights are not asked for": [(lower_experts, "FETCH_NEXT", False)],
+    "experts: the next weights are asked for": [(lower_experts, "FETCH_NEXT", True)],
     "streams: rows apart": [(fuse_sublayer, "TOGETHER", {})],
     "streams: two rows normed together, mixed apart": [(fuse_sublayer, "TOGETHER", {8: (2, 1)})],
-    "streams: two rows normed together, mixed together": [(fuse_sublayer, "TOGETHER", {8: (2, 8)})],
     "float products: linear_row and linear_f": [(lower_linear, "PAIRS", {1: 2})],
 }
 

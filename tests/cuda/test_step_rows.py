@@ -80,7 +80,7 @@ def run_products(backend, *case_of, **damage):
         (2, 2, ("Q6_K", "F32", "Q2_0")),
         (3, 3, ("IQ3_XXS", "BF16", "Q2_0")),
         (5, 5, ("Q6_K", "F16", "IQ3_XXS")),
-        (8, 7, ("Q6_K", "F32", "IQ3_XXS")),
+        (8, 7, ("Q6_K", "BF16", "IQ3_XXS")),
     ],
 )
 def test_products_by_thread_blocks_that_stay(rows, live, names, rules):
