@@ -37,6 +37,7 @@ from strata.synth import PlantedOptions, planted, write_dense, write_planted
 from strata.synth.files import ParallelWriter
 
 _LAYERS = 4  # one of each kind; more have the same kernels
+_LONG = {"kv": "int8", "max_model_len": 32768}
 _TIERS = {"kv": "int8", "expert_cache": "200", "max_model_len": 8192}
 
 # File and options of the stages' loads, those left out that have the kernels of another.
@@ -44,7 +45,7 @@ LOADS: list[tuple[str, dict[str, Any]]] = [
     *((file, {"kv": "int8"}) for file in (*first_steps.KINDS.values(), "planted-2.gguf")),
     *(("attention-1.gguf", {"kv": kv}) for kv in ("f32", "f16", "k8v4", "q4")),
     *(("dense-4.gguf", {"kv": kv}) for kv in ("int8", "f16")),
-    *((f"dense-{kind}.gguf", {"kv": "int8", "max_model_len": 32768}) for kind in ("Q4_K", "Q8_0", "F16")),
+    *((f"dense-{kind}.gguf", {**_LONG, "prefill": "2048"}) for kind in ("Q4_K", "Q8_0", "F16")),
     *(("planted.gguf", {"kv": kv, "mtp": "on"}) for kv in ("f32", "f16", "int8", "k8v4", "q4")),
     *(("planted-4.gguf", {"kv": kv, "max_model_len": n}) for kv in ("f16", "int8") for n in (192, 65536, 262144)),
     ("planted-8.gguf", {"prefill": "12288", "max_model_len": 12416}),

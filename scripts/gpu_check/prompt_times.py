@@ -15,6 +15,7 @@ from strata.errors import ContextLengthError
 
 CASES = sized(list(product((1.0, 0.05), (64, 512, 2048, 8192, 12288))), [(1.0, 128), (0.05, 64)])
 TOKENS = sized(12300, 136)
+SHORT = 2048  # tokens of prompts that are read three times
 LENGTHS = sized((64, 512, 2048, 8192, 16384, 32768, 65536, 131072, 245760), (64, 128))
 FITTED = sized((16384, 65536), (64, 128))  # lengths of the line through the times
 CONTEXT = sized(262144, 256)
@@ -79,7 +80,7 @@ def _times(
         probe, times = PromptProbe(engine, text), []
         probe.warm_up(sized(256, 4))
         for tokens in lengths:
-            times.append(probe.first_token(tokens))
+            times.append(probe.first_token(tokens, 3 if tokens <= SHORT else 1))
             found[str(tokens)] = [times[-1].seconds, times[-1].tps, times[-1].link_bytes]
             say(f"{tokens}: {found[str(tokens)]}")
         fitted = [t for t in times if FITTED[0] <= t.tokens <= FITTED[1]]
