@@ -16,9 +16,11 @@ from strata import hw, log
 from strata.backends.cpu import CpuBackend
 from strata.ops import Buffer, Builder, ExpertWeights, StepBuffers, group_by_expert, routed_experts
 
-VERSION = 1
+VERSION = 2
 _SECONDS = 0.05  # of each measurement
 _ROWS = 8
+_TURNING = 160  # experts that take turns: more than caches hold, few enough to be mapped before
+_LEAST_READ, _MOST_READ, _READ_SHARE = 64 << 20, 1 << 30, 256  # bytes of RAM that are read, of what is free a part
 _POST_NS = 20_000.0  # handing a list to sleeping workers and taking it back, where nothing was measured
 
 
@@ -54,7 +56,8 @@ def measure_costs(experts: ExpertWeights, threads: int, isa: str) -> MissCosts:
     """Measured with the serving kernels on rows of one and of several tokens, on experts that take turns."""
     one, many = (_expert_ns(experts, threads, isa, rows) for rows in (1, _ROWS))
     row = max(many - one, 0.0) / (_ROWS - 1)
-    read = hw.measure_read_bandwidth(threads, seconds=_SECONDS, size=64 << 20)
+    size = min(max(hw.memory().available // _READ_SHARE, _LEAST_READ), _MOST_READ)
+    read = hw.measure_read_bandwidth(threads, seconds=_SECONDS, size=size)
     return MissCosts(_copy_ns(), max(one - row, 1e-4), row, 1e9 / read)
 
 
@@ -72,14 +75,16 @@ def _expert_ns(experts: ExpertWeights, threads: int, isa: str, rows: int) -> flo
     replay = backend.lower(program)
     backend.array(steps.num_rows)[0] = rows
     backend.array(x)[:] = np.random.default_rng(1).standard_normal((rows, hidden))
-    turn = 0
+    turn, turning = 0, min(count, _TURNING)
 
     def step() -> None:
         nonlocal turn
-        backend.array(ids)[:] = [(turn * k + i) % count for i in range(k)]
+        backend.array(ids)[:] = [(turn * k + i) % turning for i in range(k)]
         turn += 1
         replay.run()
 
+    for _ in range(-(-turning // k)):  # their pages are mapped then, as those of experts in RAM are
+        step()
     planes = (experts.gate, experts.up, experts.down)
     return _best_ns(step) / (k * sum(w.nbytes // w.shape[0] for w in planes))
 
