@@ -50,6 +50,20 @@ FILES: dict[str, Callable[[], Options]] = {
     "planted-2.gguf": lambda: planted(
         None, num_layers=2, interval=2, ngram_layer=0, num_experts=32, vocab_size=8192
     ),
+    # Half the width and few experts, for tools under which kernels take a thousand times as long.
+    "planted-narrow.gguf": lambda: planted(
+        None,
+        num_layers=2,
+        interval=2,
+        ngram_layer=0,
+        hidden_size=1280,
+        num_heads=8,
+        value_heads=8,
+        stream_rank=32,
+        num_experts=12,
+        num_experts_per_tok=4,
+        vocab_size=1024,
+    ),
     "delta-2.gguf": lambda: planted(8.0, num_layers=2, interval=2, ngram_layer=0, vocab_size=8192),
     "attention-1.gguf": lambda: planted(8.0, num_layers=1, interval=1, ngram_layer=None, vocab_size=8192),
     "dense-1.gguf": lambda: dense("Q4_K", 1),

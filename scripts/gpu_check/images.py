@@ -56,7 +56,7 @@ LOADS: list[tuple[str, dict[str, Any]]] = [
     ("planted.gguf", {**_TIERS, "kv": "f16", "prefill": "2048", "cpu_share": "0"}),
     *(("planted-few.gguf", {"kv": "int8", "ngram_table": mode}) for mode in ("ram", "map")),
     ("planted-8-few.gguf", {"kv": "int8", "kv_resident": 32768, "max_model_len": 65536}),
-    ("planted-2.gguf", {"kv": "int8", "prefill": "64"}),
+    *((f"planted-{n}.gguf", {"kv": "int8", "prefill": rows}) for n in ("2", "narrow") for rows in ("64", "128")),
 ]  # fmt: skip
 
 

@@ -1,7 +1,9 @@
-"""Stage 12: compute-sanitizer over steps of two planted layers at full width: each bucket, an empty and a full context.
+"""Stage 12: compute-sanitizer over steps of two planted layers, each bucket, an empty and a full context, and over a
+prompt in chunks. At full width; racecheck, which takes longest by far, at half of it.
 
-The same steps run without a tool first: that compiles the kernels and gives the digest that every other run must have,
-the CPU's too. A kernel with a planted race and one that writes too far show that the tools see this process's graphs.
+The same runs without a tool first: that compiles the kernels and gives the digests that every other run must have,
+those of steps the CPU's too. A kernel with a planted race and one that writes too far show that the tools see this
+process's graphs.
 """
 
 import os
@@ -10,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +26,9 @@ from strata.config import EngineOptions
 from strata.engine import Engine, SamplingParams
 from strata.engine.load import LoadedModel, load_model
 
-TOOLS = os.environ.get("STRATA_CHECK_TOOLS", sized("racecheck,memcheck,synccheck", "memcheck")).split(",")
+TOOLS = os.environ.get("STRATA_CHECK_TOOLS", sized("memcheck,racecheck,synccheck", "memcheck")).split(",")
+FILES = {"racecheck": "planted-narrow.gguf"}
+PROMPT, CHUNK = sized((200, 128), (80, 64))
 TOOL_SECONDS = float(os.environ.get("STRATA_CHECK_TOOL_SECONDS", "130"))
 BUCKETS = tuple(map(int, os.environ.get("STRATA_CHECK_BUCKETS", sized("1,2,4,8,16,32", "1,4")).split(",")))
 FILLED = sized(2600, 600)  # cells: several splits of attention, more blocks than are selected
@@ -46,22 +51,23 @@ class Planted(Source):
 
 
 def run(report: Report) -> None:
-    path = model_file("planted-2.gguf")
-    want = _child([], "steps", str(path))
-    cpu = digest_of(path, None)
-    report["plain"] = want | {"cpu": cpu, "equal": want["digest"] == cpu}
-    say(f"without a tool: {report['plain']}")
+    wanted: dict[tuple[str, str], Any] = {}
     for tool in TOOLS:
+        path = model_file(FILES.get(tool, "planted-2.gguf"))
         sanitizer = sized(["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND)], [])
         planted = {"rc": FOUND} if EMULATED else _child(sanitizer, "plant", tool)
-        found = _child(sanitizer, "steps", str(path))
-        clean = found["rc"] == 0 and found["digest"] == cpu
-        report[tool] = found | {
-            "clean": clean,
-            "sees a planted fault": planted["rc"] == FOUND,
-            "planted": planted,
-        }
-        say(f"{tool}: clean {clean}, sees a planted fault {planted['rc'] == FOUND}, {found['end'][-300:]}")
+        report[tool] = found = {"sees a planted fault": planted["rc"] == FOUND, "planted": planted}
+        for kind in ("steps", "prompt"):
+            if (path.name, kind) not in wanted:
+                wanted[path.name, kind] = _child([], kind, str(path))["digest"]
+                if kind == "steps":
+                    report[f"{path.name} equal to the CPU"] = wanted[path.name, kind] == digest_of(path, None)
+            found[kind] = ran = _child(sanitizer, kind, str(path))
+            found[f"{kind} clean"] = ran["rc"] == 0 and ran["digest"] == wanted[path.name, kind] is not None
+            say(
+                f"{tool}, {kind}: clean {found[f'{kind} clean']} in {ran.get('seconds')} s, {ran['end'][-300:]}"
+            )
+        say(f"{tool} sees a planted fault: {found['sees a planted fault']}")
 
 
 def _child(tool: list[str], *arguments: str) -> Report:
@@ -96,6 +102,13 @@ def digest_of(path: Path, backend: CudaBackend | None) -> str:
     return digest(np.concatenate(seen))
 
 
+def prompt_digest(path: Path, backend: CudaBackend) -> str:
+    """Of the logits of a prompt that is read in chunks, the last of them narrower."""
+    options = EngineOptions(device="cpu", max_model_len=CONTEXT, kv="int8", prefill=CHUNK)
+    loaded = load_model(path, options, None, backend)
+    return digest(np.concatenate(list(Engine(loaded).logits([7 + i % 900 for i in range(PROMPT)]))))
+
+
 def _requests(loaded: LoadedModel) -> None:
     """One row, then more and more at once."""
     engine = Engine(loaded)
@@ -122,7 +135,8 @@ def main(kind: str, argument: str) -> None:
     if kind == "plant":
         plant(argument)
     else:
-        print("digest", digest_of(Path(argument), open_gpu(0)))
+        made = prompt_digest if kind == "prompt" else digest_of
+        print("digest", made(Path(argument), open_gpu(0)))
 
 
 if __name__ == "__main__":

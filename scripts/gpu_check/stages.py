@@ -43,7 +43,8 @@ FILES_OF: dict[int, tuple[str, ...]] = {  # in /dev/shm
     0: ("dense-1.gguf", "delta-2.gguf", "attention-1.gguf", "planted-4.gguf"),
     2: ("planted-8.gguf", "dense-4.gguf"), 3: _DENSE, 4: ("planted.gguf",), 5: ("dense-Q4_K.gguf",), 6: _DENSE,
     7: ("planted-8.gguf",), 8: ("planted-8-few.gguf", "planted-8.gguf"), 10: ("planted-2.gguf",),
-    12: ("planted-2.gguf",), 14: ("planted-4.gguf", "planted.gguf"), 15: ("planted-8.gguf", "planted.gguf"),
+    12: ("planted-2.gguf", "planted-narrow.gguf"), 14: ("planted.gguf", "planted-4.gguf"),
+    15: ("planted.gguf", "planted-8.gguf"),
     16: ("planted.gguf",), 17: ("planted.gguf",), 18: ("planted.gguf",), 19: ("planted.gguf",),
 }  # fmt: skip
 KEPT = ("planted.gguf", "planted-4.gguf")  # for the next call on the same machine
