@@ -12,8 +12,7 @@ WIDE = False  # whether IQ3_XXS has a grid for every lane (packed_signed.cuh)
 TOGETHER = range(
     2, 9
 )  # rows of a step whose experts are read together: 0, 4 and 8 % faster with two, four and eight
-# Whether the next weights of gate and up are brought to the cache while rows together are computed: 1 % slower.
-FETCH_NEXT = False
+IN_TURN = False  # whether gate and up of rows together are computed one after the other; not measured
 _RESIDENT = 1024  # threads a multiprocessor that gate's and up's thread blocks may have
 _OF_BLOCK = 1024  # bytes that a thread block takes besides
 _MOST_STATIC = 48 << 10
