@@ -170,7 +170,9 @@ def steps(path, backend, rows):
     return digest(np.concatenate(out))
 
 
-@pytest.mark.parametrize(("rows", "seeds", "in_turn"), [(4, (0, 3), False), (8, (2,), False), (4, (1,), True)])
+@pytest.mark.parametrize(
+    ("rows", "seeds", "in_turn"), [(4, (0, 3), False), (8, (2,), False), (4, (1,), True)]
+)
 def test_experts_of_several_rows(rows, seeds, in_turn, routed, monkeypatch):
     """Each expert's items once, however rows share them; in any order of threads."""
     monkeypatch.setattr(lower_experts, "IN_TURN", in_turn)

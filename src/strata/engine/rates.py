@@ -20,7 +20,8 @@ VERSION = 2
 _SECONDS = 0.05  # of each measurement
 _ROWS = 8
 _TURNING = 160  # experts that take turns: more than caches hold, few enough to be mapped before
-_LEAST_READ, _MOST_READ, _READ_SHARE = 64 << 20, 1 << 30, 256  # bytes of RAM that are read, of what is free a part
+_LEAST_READ, _MOST_READ = 64 << 20, 1 << 30  # bytes of RAM that are read
+_READ_SHARE = 256  # one part of so many of what is free
 _POST_NS = 20_000.0  # handing a list to sleeping workers and taking it back, where nothing was measured
 
 
