@@ -127,6 +127,64 @@ class DecodeBatch:
                 ended.setdefault(request, "length")
 
 
+class DecodeBatches:
+    """All sequences that decode, in batches of at most `most`, of which every step takes one in turn: for devices that
+    compute steps of more rows at a loss. A step: `begin` where there are several, `rows`, `advance` of the current one."""
+
+    def __init__(self, most: int):
+        self._most, self._turn, self._count = most, 0, 0
+        self._batches = [DecodeBatch()]
+        self.current = self._batches[0]  # the batch of the step that is made or runs
+        self.several = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def requests(self) -> list[Request]:
+        """Of all batches."""
+        return [request for batch in self._batches for request in batch.requests]
+
+    def begin(self) -> None:
+        """The next step is the next batch's."""
+        self._turn = (self._turn + 1) % len(self._batches)
+        self.current = self._batches[self._turn]
+
+    def rows(self) -> DecodeRows:
+        """The next rows of the current batch; nothing may run ahead of them where another batch is next."""
+        rows = self.current.rows()
+        if not self.several:
+            return rows
+        return DecodeRows(rows.sequences, rows.positions, rows.token_ids, hold=True)
+
+    def join(self, request: Request) -> None:
+        """Takes in a request with at least one output token."""
+        smallest = min(self._batches, key=len)
+        if len(smallest) >= self._most:
+            smallest = DecodeBatch()
+            self._batches.append(smallest)
+            self.several = True
+        self._count += 1
+        smallest.join(request)
+
+    def leave(self, request: Request) -> None:
+        """Lets a request go; batches that fit into the others become part of them."""
+        next(batch for batch in self._batches if request in batch.requests).leave(request)
+        self._count -= 1
+        while self.several and self._count <= self._most * (len(self._batches) - 1):
+            self._dissolve(min(self._batches, key=len))
+
+    def _dissolve(self, batch: DecodeBatch) -> None:
+        self._batches.remove(batch)
+        self.several = len(self._batches) > 1
+        for request in list(batch.requests):
+            batch.leave(request)
+            min(self._batches, key=len).join(request)
+        if self.current is batch:
+            self.current = self._batches[0]
+        self._turn = self._batches.index(self.current)
+
+
 def accept(request: Request, token: int) -> bool:
     """Tells the request's mask of a token; False, with `error` set, where it raises."""
     try:

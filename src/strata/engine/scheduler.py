@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
 
-from strata.engine.batch import DecodeBatch, accept, ends
+from strata.engine.batch import DecodeBatches, accept, ends
 from strata.engine.drafts import Speculation
 from strata.engine.fairness import FairShare, PromptOrder
 from strata.engine.pieces import Cutter
@@ -44,11 +44,13 @@ class SequenceMemory(Protocol):
 
 @dataclass(frozen=True)
 class SchedulerOptions:
-    """`prompt_share`: of the time, while others decode, that reading prompts may take."""
+    """`prompt_share`: of the time, while others decode, that reading prompts may take; `step_rows`: sequences that a
+    step decodes at most, beyond which they take turns."""
 
     max_num_seqs: int
     prompt_share: float = 0.6
     limits: QueueLimits = field(default_factory=QueueLimits)
+    step_rows: int = MAX_STEP_ROWS
 
 
 class Scheduler:
@@ -67,7 +69,7 @@ class Scheduler:
         self._waiting = WaitingRoom(self._share, options.limits, options.max_num_seqs)
         self._reader = PromptReader(cutter, options.prompt_share, self._order)
         self._prompts: list[Request] = []  # running, in the order they started
-        self._batch = DecodeBatch()
+        self._batch = DecodeBatches(options.step_rows)
 
     @property
     def num_waiting(self) -> int:
@@ -103,9 +105,12 @@ class Scheduler:
             self._finish(request, "abort")
 
     def schedule(self) -> StepPlan:
-        """The next step: a row of each sequence that decodes, prompt tails beside them, a part of a prompt chunk."""
+        """The next step: a row of each sequence that decodes, or of those whose turn it is, prompt tails beside them, a
+        part of a prompt chunk."""
         started = self._admit()
-        for request in self._batch.at_page_ends():
+        if self._batch.several:
+            self._batch.begin()
+        for request in self._batch.current.at_page_ends():
             self._grow_decoding(request)
         decoding = len(self._batch) > 0
         if not self._prompts:
@@ -124,18 +129,19 @@ class Scheduler:
         rows = self._batch.rows()
         if self.drafts is None:
             return rows
-        return self.drafts.rows(rows, self._batch.requests, self._memory.grow)
+        return self.drafts.rows(rows, self._batch.current.requests, self._memory.grow)
 
     def update(self, output: StepOutput) -> None:
         """Takes in a step's result; requests that end leave."""
+        batch = self._batch.current
         if self.drafts is not None:
-            self.drafts.update(output, self._batch.requests)
+            self.drafts.update(output, batch.requests)
         if output.accepted is None:
-            ended = self._batch.advance(output.token_ids, output.faults)
+            ended = batch.advance(output.token_ids, output.faults)
         else:
-            ended = self._batch.advance_by(output.token_ids, output.accepted, output.faults)
+            ended = batch.advance_by(output.token_ids, output.accepted, output.faults)
         if output.logprobs:
-            for request in self._batch.requests:
+            for request in batch.requests:
                 self._log(request, output)
         reading = self._reader.request
         rows = self._reader.update(output)
@@ -196,7 +202,7 @@ class Scheduler:
 
     def _tails(self) -> tuple[ScheduledRows, ...]:
         """Of prompts whose next tokens take the step form, as many rows as fit beside the decoding ones."""
-        tails, left = [], MAX_STEP_ROWS - len(self._batch)
+        tails, left = [], MAX_STEP_ROWS - len(self._batch.current)
         for request in self._prompts:
             begin = request.num_computed_tokens
             piece = self._cutter.cut(begin, request.num_tokens - begin)

@@ -33,6 +33,7 @@ from strata.backends.cuda.chunk_share import SHARED_ROWS, ChunkShare
 from strata.backends.cuda.clock import Clock, EventStamp
 from strata.backends.cuda.driver import Driver, HostMemory, Launch
 from strata.backends.cuda.fuse import Group, Lowering, groups, plan
+from strata.backends.cuda.fuse_experts import ROWS
 from strata.backends.cuda.inputs import StepInputs
 from strata.backends.cuda.kv_stage import CHOOSING_ROWS, KvStage, StagedChunk, staged_fetch
 from strata.backends.cuda.lower import Context, TableBox, lower
@@ -61,6 +62,7 @@ class CudaBackend:
 
     name = "cuda"
     runs_ahead = True
+    few_rows = ROWS  # of a model with routed experts: a step of more takes longer than two of half as many
     forms: tuple[Form, ...] = ("step", "chunk")
 
     def __init__(

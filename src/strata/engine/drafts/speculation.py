@@ -33,6 +33,7 @@ class DraftOptions:
 class _Owed:
     """A drafted step whose chains are on their way: what it took without them, and since when nothing but they did."""
 
+    requests: tuple[Request, ...]
     wait: Callable[[], dict[int, Chain]] | None
     sequences: int
     rows: int
@@ -85,7 +86,8 @@ class Speculation:
     def rows(self, plain: DecodeRows, requests: Sequence[Request], grow: Grow) -> DecodeRows:
         """The step's rows with drafts among them, and what the draft layer is to propose after it."""
         n = len(requests)
-        self._settle()
+        if self._owed is not None:
+            self._settle(self._owed)
         if not 0 < n < MAX_STEP_ROWS:
             return plain
         tracks = [self._track(r) for r in requests]
@@ -95,7 +97,7 @@ class Speculation:
         counts = self._counts(offers)
         chains = self._chains(tracks, left, offers)
         if self.ahead():  # what runs already is taken first, and nothing is started after it
-            held = any(counts) or any(chains)
+            held = plain.hold or any(counts) or any(chains)
             return DecodeRows(plain.sequences, plain.positions, plain.token_ids, hold=held)
         if not any(counts) and not any(chains):
             return plain
@@ -106,14 +108,13 @@ class Speculation:
         verified = [o.cut(c) if o is not None and c else None for o, c in zip(offers, counts, strict=True)]
         return self._drafted(plain, requests, tracks, verified, chains)
 
-    def _settle(self) -> None:
+    def _settle(self, owed: "_Owed") -> None:
         """Waits for the chains of the step before, and tells what it took with them."""
-        owed, self._owed = self._owed, None
-        if owed is None:
-            return
+        self._owed = None
         chains = {} if owed.wait is None else owed.wait()
-        for request, track in self._tracks.items():
-            track.chain = chains.get(request.sequence)
+        for request in owed.requests:
+            if request in self._tracks:
+                self._tracks[request].chain = chains.get(request.sequence)
         now = self.clock()
         if self._ended_at is not None:
             self._ended_at = now
@@ -172,7 +173,8 @@ class Speculation:
 
     def update(self, output: StepOutput, requests: Sequence[Request]) -> None:
         """Takes in a step, before its tokens are the requests'."""
-        self._settle()
+        if self._owed is not None:
+            self._settle(self._owed)
         decode, now = output.plan.decode, self.clock()
         began, self._ended_at = self._ended_at, now
         n, took = len(requests), output.decode_ms + output.draft_ms
@@ -193,7 +195,9 @@ class Speculation:
             output.draft_ms if self._chain else 0.0,
         )
         rows, tokens = len(decode.sequences), int(accepted.sum())
-        self._owed = _Owed(output.chains, n, rows, took - chain_ms, chain_ms, tokens, now, timed)
+        self._owed = _Owed(
+            tuple(requests), output.chains, n, rows, took - chain_ms, chain_ms, tokens, now, timed
+        )
         self._count_step(n, int(accepted.sum()), True)
 
     def _count_step(self, sequences: int, tokens: int, drafted: bool) -> None:
