@@ -129,7 +129,7 @@ class DecodeBatch:
 
 class DecodeBatches:
     """All sequences that decode, in batches of at most `most`, of which every step takes one in turn: for devices that
-    compute steps of more rows at a loss. A step: `begin` where there are several, `rows`, the current one's `advance`."""
+    compute steps of more rows at a loss. A step: `begin` where there are several, `rows`, `advance` of the current."""
 
     def __init__(self, most: int):
         self._most, self._turn, self._count = most, 0, 0
