@@ -1,5 +1,7 @@
 #include "tiers/workers.h"
 
+#include <sys/prctl.h>
+
 #include <chrono>
 
 #include "cpu/float_mode.h"
@@ -8,8 +10,9 @@ namespace strata::tiers {
 
 namespace {
 constexpr int kSpins = 2'000;  // turns of polling before a thread that has nothing to do naps
-constexpr auto kNap = std::chrono::microseconds(20);
-constexpr uint64_t kPollNs = 500'000;    // how long a thread polls without a nap where a device may post at any time
+constexpr auto kNap = std::chrono::microseconds(50);
+constexpr unsigned long kSlackNs = 1'000;  // by which a nap may last longer; the system's own 50 us would double it
+constexpr uint64_t kPollNs = 5'000'000;    // how long a thread polls without a nap where a device may post at any time: about a step
 constexpr uint64_t kSleepNs = 5'000'000;  // and naps before it sleeps, when nothing runs
 enum ExpertState : uint32_t { kUnknown, kPinned, kLost };
 
@@ -103,6 +106,7 @@ bool Workers::idle(Idle& idle) {
 
 void Workers::work() {
   const FloatMode mode;
+  prctl(PR_SET_TIMERSLACK, kSlackNs);
   Idle idling;
   while (idle(idling)) {
     const uint32_t n = load_acquire(&box_.head->posted);
