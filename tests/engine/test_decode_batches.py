@@ -42,11 +42,14 @@ def test_every_sequence_has_its_turn_and_few_batches_remain():
     assert sorted(seen) == list(range(8))
     for request in made[:2]:
         batches.leave(request)
+    assert sizes(batches) == [1, 2, 3]  # a step that is being made keeps its rows
+    batches.begin()
     assert sizes(batches) == [3, 3]
     for request in made[2:6]:
         batches.leave(request)
-    assert sizes(batches) == [2]
-    assert batches.current is batches._batches[0] and batches.requests == batches.current.requests
+    batches.begin()
+    assert sizes(batches) == [2] and not batches.several
+    assert batches.requests == batches.current.requests
     assert not batches.rows().hold
     for request in made[6:]:
         batches.leave(request)

@@ -146,7 +146,9 @@ class DecodeBatches:
         return [request for batch in self._batches for request in batch.requests]
 
     def begin(self) -> None:
-        """The next step is the next batch's."""
+        """The next step is the next batch's; those that fit into the others become part of them first."""
+        while self.several and self._count <= self._most * (len(self._batches) - 1):
+            self._dissolve(min(self._batches, key=len))
         self._turn = (self._turn + 1) % len(self._batches)
         self.current = self._batches[self._turn]
 
@@ -168,11 +170,9 @@ class DecodeBatches:
         smallest.join(request)
 
     def leave(self, request: Request) -> None:
-        """Lets a request go; batches that fit into the others become part of them."""
+        """Lets a request go."""
         next(batch for batch in self._batches if request in batch.requests).leave(request)
         self._count -= 1
-        while self.several and self._count <= self._most * (len(self._batches) - 1):
-            self._dissolve(min(self._batches, key=len))
 
     def _dissolve(self, batch: DecodeBatch) -> None:
         self._batches.remove(batch)
@@ -180,9 +180,6 @@ class DecodeBatches:
         for request in list(batch.requests):
             batch.leave(request)
             min(self._batches, key=len).join(request)
-        if self.current is batch:
-            self.current = self._batches[0]
-        self._turn = self._batches.index(self.current)
 
 
 def accept(request: Request, token: int) -> bool:
