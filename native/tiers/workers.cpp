@@ -12,8 +12,7 @@ namespace {
 constexpr int kSpins = 2'000;  // turns of polling before a thread that has nothing to do naps
 constexpr auto kNap = std::chrono::microseconds(50);
 constexpr unsigned long kSlackNs = 1'000;  // by which a nap may last longer; the system's own 50 us would double it
-constexpr uint64_t kPollNs = 5'000'000;    // how long a thread polls without a nap where a device may post at any time: about a step
-constexpr uint64_t kSleepNs = 5'000'000;  // and naps before it sleeps, when nothing runs
+constexpr uint64_t kPollNs = 5'000'000;    // how long a thread polls where a device may post at any time, about a step; then it naps, or sleeps when nothing runs
 enum ExpertState : uint32_t { kUnknown, kPinned, kLost };
 
 uint64_t address(const void* p) { return reinterpret_cast<uint64_t>(p); }
@@ -95,7 +94,7 @@ bool Workers::idle(Idle& idle) {
   if (turn == 0) idle.since = now;
   if (now - idle.since < kPollNs) {
     relax(turn);
-  } else if (const uint32_t wakes = wakes_.load(); finished_.load() == wakes && now - idle.since > kSleepNs) {
+  } else if (const uint32_t wakes = wakes_.load(); finished_.load() == wakes) {
     if (stop_.load() == 0) wakes_.wait(wakes);
     idle.turn = 0;
   } else {

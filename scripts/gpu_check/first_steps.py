@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from gpu_rig import digest as steps_digest
+from harness import nrmse
 
 from gpu_check.common import Report, backend_of, digest, fill, gpu_state, load_cpu, logits_digest, on_gpu, say
 from gpu_check.drafts import Fixed, dial
@@ -195,20 +196,16 @@ def _chunks(wanted: Wanted) -> Report:
     """One hash for any chunk and residency, near the CPU's."""
     path, hashes, found = model_file(PLANTED), {}, {}
     want = np.array(wanted["prompt"])
-    noise = found["CPU's forms: NRMSE"] = _nrmse(np.array(wanted["prompt in steps"]), want)
+    noise = found["CPU's forms: NRMSE"] = round(nrmse(np.array(wanted["prompt in steps"]), want), 7)
     for residency, sizes in CHUNKS.items():
         cache = "auto" if residency == 1.0 else str(round(residency * 4 * EXPERTS))
         for size in sizes:
             with on_gpu(path, **_LOGITS, prefill=str(size), expert_cache=cache) as loaded:
                 rows = _all_logits(loaded, path)
             hashes[f"{residency} {size}"] = digest(rows)
-            nrmse = found[f"{residency} {size}: NRMSE"] = _nrmse(rows[::_COLUMNS, ::_COLUMNS], want)
-            found[f"{residency} {size}: near the CPU's"] = nrmse < ALMOST * noise
+            error = found[f"{residency} {size}: NRMSE"] = round(nrmse(rows[::_COLUMNS, ::_COLUMNS], want), 7)
+            found[f"{residency} {size}: near the CPU's"] = error < ALMOST * noise
     return found | {"one hash": len(set(hashes.values())) == 1, "hashes": hashes}
-
-
-def _nrmse(rows: np.ndarray, want: np.ndarray) -> float:
-    return round(float(np.sqrt(np.mean((rows - want) ** 2) / np.mean(want**2))), 7)
 
 
 def _shared(wanted: Wanted) -> Report:

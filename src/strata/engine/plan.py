@@ -137,9 +137,8 @@ class StepOutput:
     cut: dict[int, bool] = field(
         default_factory=dict
     )  # whether a token that ends the text cut accepted drafts
-    chains: Callable[[], dict[int, Chain]] | None = (
-        None  # waits for drafts after the newest tokens, by sequence
-    )
+    # Waits for drafts after the newest tokens, by sequence.
+    chains: Callable[[], dict[int, Chain]] | None = None
     logprobs: dict[int, list[Logprobs]] = field(
         default_factory=dict
     )  # where they were asked for, of each token

@@ -29,13 +29,8 @@ from strata.ops import (
 )
 
 STEP_BUCKETS = (1, 2, 4, 8, 16, MAX_STEP_ROWS)
-NARROW_CHUNKS = (
-    64,
-    128,
-    256,
-    1024,
-    4096,
-)  # rows of the programs of short prompts, and of what is left of long ones
+# Rows of the programs of short prompts, and of what is left of long ones.
+NARROW_CHUNKS = (64, 128, 256, 1024, 4096)
 
 
 @dataclass(frozen=True)

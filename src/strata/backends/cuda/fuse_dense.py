@@ -50,9 +50,7 @@ def _activation(w: Window) -> Match | None:
 @sublayer
 def _rotated_cells(p: Pattern) -> Lowering:
     """Queries and keys [normed by heads and] rotated, [keys and values turned,] stored; [queries turned]."""
-    (q_norm, q), (k_norm, k) = _rotation(p), _rotation(p)
-    alike = [(r.positions, r.table, r.head_dim, r.style) for r in (q, k)]
-    require(alike[0] == alike[1])
+    (q, k), norms = _rotations(p)
     turns = {op.x: op.out for op in (p.maybe(Hadamard), p.maybe(Hadamard)) if op is not None}
     store = p.need(KvStore, lambda op: op.k is turns.get(k.out, k.out) and op.positions is q.positions)
     require(cell_values(store.k_pool) == q.head_dim)
@@ -60,16 +58,14 @@ def _rotated_cells(p: Pattern) -> Lowering:
     q_out = p.need(Hadamard, lambda op: op.x is q.out).out if store.k_pool.dtype == "u8" else q.out
     p.close(q_out, k.out)
     keys = not p.unread(k.out)
-    return lambda to: rope_store((q, k), (q_norm, k_norm), store, v, q_out, to, keys)
+    return lambda to: rope_store(Rotated((q, k), norms, store), v, q_out, to, keys)
 
 
 @sublayer
 def _rotated_attention(p: Pattern) -> Lowering:
     """Of one row: queries and keys [normed by heads and] rotated, stored, attention[, its result as int8 blocks]."""
-    (q_norm, q), (k_norm, k) = _rotation(p), _rotation(p)
     require(p.bucket == 1)
-    alike = [(r.positions, r.table, r.head_dim, r.style, r.rotary_dim) for r in (q, k)]
-    require(alike[0] == alike[1])
+    (q, k), norms = _rotations(p)
     store = p.need(
         KvStore, lambda op: op.k is k.out and op.positions is q.positions and op.k_pool.dtype != "u8"
     )
@@ -85,8 +81,16 @@ def _rotated_attention(p: Pattern) -> Lowering:
     planes = None if after is None else after.out
     out = None if after is not None and p.unread(attention.out) else attention.out
     p.close(*(b for b in (planes, out) if b is not None))
-    rotated = Rotated((q, k), (q_norm, k_norm), store)
+    rotated = Rotated((q, k), norms, store)
     return lambda to: attend(attention, to, planes, out, rotated=rotated)
+
+
+def _rotations(p: Pattern) -> tuple[tuple[Rope, Rope], tuple[RmsNorm | None, RmsNorm | None]]:
+    """The rotations of queries and keys, which are alike, and the norms before them."""
+    (q_norm, q), (k_norm, k) = _rotation(p), _rotation(p)
+    alike = [(r.positions, r.table, r.head_dim, r.style, r.rotary_dim) for r in (q, k)]
+    require(alike[0] == alike[1])
+    return (q, k), (q_norm, k_norm)
 
 
 def _rotation(p: Pattern) -> tuple[RmsNorm | None, Rope]:

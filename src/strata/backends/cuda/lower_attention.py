@@ -92,21 +92,13 @@ class Rotated:
         return found + floats(*(0.0 if n is None else n.eps for n in norms))
 
 
-def rope_store(
-    rotations: tuple[Rope, Rope],
-    norms: tuple[RmsNorm | None, RmsNorm | None],
-    op: KvStore,
-    v: Buffer,
-    q_out: Buffer,
-    at: Context,
-    keys: bool,
-) -> list[Launch]:
+def rope_store(rotated: Rotated, v: Buffer, q_out: Buffer, at: Context, keys: bool) -> list[Launch]:
     """Queries and keys normed and rotated, keys and values stored; `v`: what becomes values; `q_out`: where queries go,
     turned where the pool's keys are; `keys`: are rotated keys read by others."""
+    (q, k), norms, op = rotated.rotations, rotated.norms, rotated.store
     num_pages, kv_heads, head_dim = pool_sizes(op.k_pool)
-    (q, k), heads = rotations, rotations[0].x.shape[-1] // head_dim
-    sources = [r.x if n is None else n.x for r, n in zip(rotations, norms, strict=True)]
-    args = [at.live(q.out), *at.at(q.positions, op.sequences, op.page_table, q.table, *sources, v)]
+    heads = q.x.shape[-1] // head_dim
+    args = [at.live(q.out), *at.at(q.positions, op.sequences, op.page_table, q.table, *rotated.sources, v)]
     args += [
         *at.raw(*(None if n is None else n.weight for n in norms)),
         *at.at(q_out, k.out if keys else None),

@@ -9,9 +9,8 @@ from strata.ops.buffers import Weight
 from strata.quants import Format
 
 WIDE = False  # whether IQ3_XXS has a grid for every lane (packed_signed.cuh)
-TOGETHER = range(
-    2, 9
-)  # rows of a step whose experts are read together: 0, 4 and 8 % faster with two, four and eight
+# Rows of a step whose experts are read together: 0, 4 and 8 % faster with two, four and eight.
+TOGETHER = range(2, 9)
 IN_TURN = False  # whether gate and up of rows together are computed one after the other; not measured
 _RESIDENT = 1024  # threads a multiprocessor that gate's and up's thread blocks may have
 _OF_BLOCK = 1024  # bytes that a thread block takes besides

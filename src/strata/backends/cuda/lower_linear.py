@@ -27,10 +27,8 @@ _ROWS = (1, 2, 4, 8)  # rows a kernel takes at once
 _THREADS = 256  # a thread block; fewer lose (docs/measurements.md)
 _ROW_THREADS = (256, 128, 64)  # of linear_row.cu, the first that is balanced
 _ROW_BYTES = 4096  # a warp's ring of linear_row.cu
-_RINGS = (
-    (256, 3),
-    (256, 2),
-)  # threads and stages of products_stream.cu, for more thread blocks than run at once
+# Threads and stages of products_stream.cu, for more thread blocks than run at once.
+_RINGS = ((256, 3), (256, 2))
 _MORE_THREADS = 320  # of linear_q.cu, so that one wave is enough
 _MOST_HALF = 8  # blocks of half a segment that a lane holds
 _BALANCED = 0.9  # share of the time that multiprocessors have work

@@ -190,15 +190,13 @@ class Speculation:
         accepted = output.accepted if output.accepted is not None else np.ones(n, np.int32)
         self._learn(output, requests, accepted)
         self._chain = int(decode.chains.max()) if decode.chains is not None else 0
-        timed, chain_ms = (
-            self._ended_at is not None and began is not None,
-            output.draft_ms if self._chain else 0.0,
-        )
+        timed = self._ended_at is not None and began is not None
+        chain_ms = output.draft_ms if self._chain else 0.0
         rows, tokens = len(decode.sequences), int(accepted.sum())
         self._owed = _Owed(
             tuple(requests), output.chains, n, rows, took - chain_ms, chain_ms, tokens, now, timed
         )
-        self._count_step(n, int(accepted.sum()), True)
+        self._count_step(n, tokens, True)
 
     def _count_step(self, sequences: int, tokens: int, drafted: bool) -> None:
         if sequences:

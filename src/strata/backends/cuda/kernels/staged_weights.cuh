@@ -30,17 +30,9 @@ template <int Segs, int Length, int Share = 1> struct StagedShape {
   }
 };
 
-// `at`: kBytes of this warp, on a border of 16. copy: starts copying rows [first, first + kRows) of n. planes: calls f(where they lie,
-// bytes) for each plane of those rows. block: block j of this lane's segment.
+// `at`: kBytes of this warp, on a border of 16. copy: starts copying rows [first, first + kRows) of n.
+// block: block j of this lane's segment.
 template <QuantType T, int Segs, int Length, int Share = 1> struct StagedWeights;
-
-// The bytes of a warp's rows are brought to the device's cache. By a warp.
-template <class Weights> __device__ __forceinline__ void fetch_rows(const Weights& weights, const uint8_t* w, int n, int first) {
-  weights.planes(w, n, first, [](const uint8_t* from, int bytes) {
-    for (int i = 128 * lane_id(); i < bytes; i += 128 * 32) fetch_line(from + i);
-    if (lane_id() == 0) fetch_line(from + bytes - 1);
-  });
-}
 
 template <int Segs, int Length, int Share> struct StagedWeights<QuantType::Q6_K, Segs, Length, Share> : StagedShape<Segs, Length, Share> {
   using S = StagedShape<Segs, Length, Share>;
@@ -56,10 +48,6 @@ template <int Segs, int Length, int Share> struct StagedWeights<QuantType::Q6_K,
     S::template copy_padded<8>(at + kHigh, w + cells * 16 + begin * 8);
     S::template copy<2 * S::kCells, 16>(at + kScale, w + cells * 24 + begin * 2);
     S::template copy<S::kCells / 4, 4>(at + kD, w + cells * 26 + begin / 4);
-  }
-  template <class F> __device__ __forceinline__ void planes(const uint8_t* w, int n, int first, F f) const {
-    const size_t cells = static_cast<size_t>(n) * S::kBlocks, begin = static_cast<size_t>(first) * S::kBlocks;
-    f(w + begin * 16, 16 * S::kCells); f(w + cells * 16 + begin * 8, 8 * S::kCells); f(w + cells * 24 + begin * 2, 2 * S::kCells); f(w + cells * 26 + begin / 4, S::kCells / 4);
   }
   __device__ __forceinline__ Packed<QuantType::Q6_K>::Raw block(int j) const {
     const int b = S::cell(j);
@@ -83,10 +71,6 @@ template <int Segs, int Length, int Share> struct StagedWeights<QuantType::Q8_0,
     for (int i = lane_id(); i < 2 * S::kCells; i += 32) copy_async<16>(at + 16 * (i + i / (2 * Length)), codes + 16 * i);
     S::template copy<2 * S::kCells, 16>(at + kD, w + cells * 32 + begin * 2);
   }
-  template <class F> __device__ __forceinline__ void planes(const uint8_t* w, int n, int first, F f) const {
-    const size_t cells = static_cast<size_t>(n) * S::kBlocks, begin = static_cast<size_t>(first) * S::kBlocks;
-    f(w + begin * 32, 32 * S::kCells); f(w + cells * 32 + begin * 2, 2 * S::kCells);
-  }
   __device__ __forceinline__ Packed<QuantType::Q8_0>::Raw block(int j) const {
     const int b = S::cell(j);
     const uint4* codes = reinterpret_cast<const uint4*>(at + 32 * b + 16 * S::segment());
@@ -107,10 +91,6 @@ template <int Segs, int Length, int Share> struct StagedWeights<QuantType::IQ3_X
     S::template copy<4 * S::kCells, 16>(at + kSigns, w + cells * 8 + begin * 4);
     S::template copy<S::kCells / 4, 4>(at + kD, w + cells * 12 + begin / 4);
   }
-  template <class F> __device__ __forceinline__ void planes(const uint8_t* w, int n, int first, F f) const {
-    const size_t cells = static_cast<size_t>(n) * S::kBlocks, begin = static_cast<size_t>(first) * S::kBlocks;
-    f(w + begin * 8, 8 * S::kCells); f(w + cells * 8 + begin * 4, 4 * S::kCells); f(w + cells * 12 + begin / 4, S::kCells / 4);
-  }
   __device__ __forceinline__ Packed<QuantType::IQ3_XXS>::Raw block(int j) const {
     const int b = S::cell(j);
     return {*reinterpret_cast<const uint2*>(at + S::segment() * S::kPad + 8 * b), *reinterpret_cast<const uint32_t*>(at + kSigns + 4 * b),
@@ -129,10 +109,6 @@ template <int Segs, int Length, int Share> struct StagedWeights<QuantType::Q2_0,
     const size_t cells = static_cast<size_t>(n) * S::kBlocks, begin = static_cast<size_t>(first) * S::kBlocks;
     S::template copy_padded<8>(at, w + begin * 8);
     S::template copy<S::kCells, 16>(at + kD, w + cells * 8 + begin);
-  }
-  template <class F> __device__ __forceinline__ void planes(const uint8_t* w, int n, int first, F f) const {
-    const size_t cells = static_cast<size_t>(n) * S::kBlocks, begin = static_cast<size_t>(first) * S::kBlocks;
-    f(w + begin * 8, 8 * S::kCells); f(w + cells * 8 + begin, S::kCells);
   }
   __device__ __forceinline__ Packed<QuantType::Q2_0>::Raw block(int j) const {
     const int b = S::cell(j);
