@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from gpu_check import decide, runner
+from gpu_check.files import FILES
 from gpu_check.stages import STAGES, wrong
 from gpu_check.wanted import Wanted
 
@@ -147,3 +148,9 @@ def test_stage_numbers():
     with pytest.raises(SystemExit, match="there is no stage 99"):
         runner._parse("99")
     assert list(STAGES) == list(range(20))
+
+
+def test_made_up_files_have_possible_sizes():
+    """A rehearsal makes smaller ones, so that the GPU's machine would be the first to see these."""
+    for make in FILES.values():
+        make().geometry.checked()

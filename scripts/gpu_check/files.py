@@ -58,6 +58,7 @@ FILES: dict[str, Callable[[], Options]] = {
         ngram_layer=0,
         hidden_size=1280,
         num_heads=8,
+        key_heads=4,
         value_heads=8,
         stream_rank=32,
         num_experts=12,
