@@ -80,8 +80,10 @@ def _child(tool: list[str], *arguments: str) -> Report:
         return {"rc": None, "digest": None, "end": str(error)[-600:]}
     digests = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("digest ")]
     seconds = round(time.perf_counter() - begin, 1)
-    end = (done.stdout + done.stderr)[-3000:]
-    return {"rc": done.returncode, "digest": digests[0] if digests else None, "seconds": seconds, "end": end}
+    text = done.stdout + done.stderr
+    races = sorted({line for line in text.splitlines() if "Race reported" in line})
+    found = {"rc": done.returncode, "digest": digests[0] if digests else None, "seconds": seconds}
+    return {**found, "races": races, "end": text[-3000:]}
 
 
 def digest_of(path: Path, backend: CudaBackend | None) -> str:

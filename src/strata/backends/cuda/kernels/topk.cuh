@@ -95,6 +95,7 @@ template <int Each> __device__ __forceinline__ bool choose_by_count(const Expert
   const int rank = keys_above(room, room[lane]);
   const uint32_t expert = room[32 + lane];
   if (!all_ranks(rank)) return false;
+  __syncwarp();  // all lanes have read the keys
   room[rank] = expert;
   __syncwarp();
   mine = min(static_cast<int>(room[lane]), experts - 1);
