@@ -7,7 +7,7 @@ from test_cpu_experts import choices, expert_weights, experts_case
 from test_cpu_ops import QUANTISED, activations, linear_case
 
 from strata.backends.cpu import CpuBackend
-from strata.backends.cuda import lower_wide_experts, lower_wide_float
+from strata.backends.cuda import lower_wide_float
 from strata.ops import linear
 
 FLOATS = ("BF16", "F16", "F32")
@@ -60,10 +60,8 @@ HIDDEN, INNER = 512, 256
 
 
 @pytest.mark.parametrize(("gate", "down"), [("IQ3_XXS", "Q2_0"), ("Q2_K", "NVFP4")])
-def test_routed_experts(gate, down, backend, monkeypatch):
+def test_routed_experts(gate, down, backend):
     """Experts of many pairs, of few, of none; another expert's plane shows."""
-    if gate != "IQ3_XXS":  # fewer kernels to compile
-        monkeypatch.setattr(lower_wide_experts, "_WIDE", lower_wide_experts._NARROW)
     w = expert_weights(gate, gate, down, 9, HIDDEN, INNER, scaled=True)
     ids = choices(90, 8, 3, popular=2)
     make = experts_case(w, ids, hidden=HIDDEN)

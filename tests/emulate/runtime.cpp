@@ -68,10 +68,12 @@ struct Fiber {
   void* payload;
   uint32_t mask;
   WarpOp run;
+  const uint32_t* phases;
+  uint32_t parity;
 };
 
 static Fiber fibers[kMaxThreads];
-static uint32_t runnable[kWarps], arrived[kWarps], at_barrier[kWarps], at_dependency[kWarps], alive[kWarps];
+static uint32_t runnable[kWarps], arrived[kWarps], at_barrier[kWarps], at_dependency[kWarps], at_phase[kWarps], alive[kWarps];
 static int warps, current, order[kWarps], barrier_count, barrier_result;
 static bool passed_dependency, settled, launched_early, predecessor_launched_early;
 static void* main_sp;
@@ -133,6 +135,17 @@ static int choose(uint32_t lanes) {
   return (__builtin_ctz(turned) + turn) % 32;
 }
 
+static bool wake_those_whose_phase_is_over() {
+  bool any = false;
+  for (int w = 0; w < warps; ++w)
+    for (uint32_t left = at_phase[w]; left != 0; left &= left - 1) {
+      const Fiber& f = fibers[w * 32 + __builtin_ctz(left)];
+      if ((*f.phases >> 16 & 1u) == f.parity) continue;
+      any = true, at_phase[w] &= ~(left & -left), runnable[w] |= left & -left;
+    }
+  return any;
+}
+
 // The next thread that can run, or -1 when all have ended.
 static int next_thread() {
   for (;;) {
@@ -147,6 +160,7 @@ static int next_thread() {
       live += __builtin_popcount(alive[w]);
     }
     if (live == 0) return -1;
+    if (wake_those_whose_phase_is_over()) continue;
     if (dependent) {
       if (!passed_dependency && !settled && watch == kEnforce) protect(kAll, true);
       passed_dependency = true;
@@ -187,6 +201,14 @@ extern "C" void emulated_yield() {
       return emulated_switch(&fibers[self].sp, fibers[to].sp);
     }
   runnable[here] |= mine;
+}
+
+extern "C" void emulated_phase(const uint32_t* phases, uint32_t parity) {
+  if ((*phases >> 16 & 1u) != parity) return;
+  fibers[current].phases = phases, fibers[current].parity = parity;
+  runnable[current >> 5] &= ~bit();
+  at_phase[current >> 5] |= bit();
+  go_on();
 }
 
 extern "C" int emulated_barrier(int predicate) {
@@ -316,7 +338,7 @@ static void run_block(int threads) {
   for (int w = 0; w < warps; ++w) {
     const int lanes = threads - 32 * w < 32 ? threads - 32 * w : 32;
     runnable[w] = alive[w] = lanes == 32 ? ~0u : (1u << lanes) - 1;
-    arrived[w] = at_barrier[w] = at_dependency[w] = 0;
+    arrived[w] = at_barrier[w] = at_dependency[w] = at_phase[w] = 0;
     order[w] = seed == 1 ? warps - 1 - w : w;
   }
   barrier_count = 0;

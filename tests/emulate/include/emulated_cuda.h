@@ -32,6 +32,8 @@ extern "C" void emulated_warp(uint32_t mask, void* payload, WarpOp run);
 extern "C" int emulated_barrier(int predicate);
 // Lets other threads of the thread block run: inside loops that wait for them.
 extern "C" void emulated_yield();
+// Waits until bit 16 of *phases is another than `parity`: barriers in shared memory (wgmma.cuh `Barrier`).
+extern "C" void emulated_phase(const uint32_t* phases, uint32_t parity);
 // The launch's dynamic shared memory.
 extern "C" void* emulated_dynamic_shared();
 // What griddepcontrol.wait does: until here a kernel may not touch what earlier launches wrote.

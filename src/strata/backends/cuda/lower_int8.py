@@ -63,7 +63,7 @@ class Int8Tile:
         return 4 * TABLE_WORDS.get(fmt.name, 0) + 2 * (-(-nbytes // 16) * 16)
 
     def macros(self, fmt: Format, k: int) -> list[tuple[str, str | int]]:
-        """Of int8_linear.cu and wide_experts.cu; the latter's row warps are always two."""
+        """Of int8_linear.cu and int8_experts.cu; the latter's row warps are always two."""
         return [
             type_macro(fmt), ("STRATA_BLOCKS", k // 32), ("STRATA_TOKEN_WARPS", self.token_warps),
             ("STRATA_TILES", self.tiles), ("STRATA_STAGE", self.stage),

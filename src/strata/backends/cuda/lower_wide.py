@@ -13,54 +13,34 @@ from strata.quants import Format
 WIDE_ROWS = 64  # rows of a program from which on its products go through here
 THREADS = 256
 SLAB = 64  # rows or tokens of an image
-TOKEN_IMAGE = SLAB * (128 + 16)  # bytes of a stage of 64 tokens, `TokenImage`
+TOKEN_IMAGE = SLAB * (128 + 16)  # bytes of two blocks of 64 tokens, `TokenImage`
 _MOST_ROWS = 16384  # weight rows that are expanded at a time
 _TWO_TERMS = ("Q6_K",)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Geometry of kernels/wide.cuh `Wide`: warpgroups by rows and tokens, 64 tokens a part, `depth` images a stage."""
+    """Of kernels/wide.cuh `Wide`: 128 weight rows x 128 tokens, two 32-blocks of them a stage."""
 
-    row_groups: int
-    token_groups: int
-    parts: int
     stages: int
-    depth: int = 1
 
-    @property
-    def rows(self) -> int:
-        """Weight rows of a tile."""
-        return 64 * self.row_groups
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a tile."""
-        return 64 * self.parts * self.token_groups
-
-    @property
-    def threads(self) -> int:
-        """Of a thread block."""
-        return 128 * self.row_groups * self.token_groups
+    rows = 128
+    tokens = 128
+    threads = 384
 
     def shared(self, fmt: Format) -> int:
         """Dynamic shared memory, `Wide::kSharedBytes`."""
-        stage = self.parts * self.token_groups * TOKEN_IMAGE + self.row_groups * WideTraits.of(fmt).image
-        stage *= self.depth
+        stage = 2 * (TOKEN_IMAGE + WideTraits.of(fmt).image)
         return 2048 + self.stages * (-(-stage // 1024) * 1024)
 
-    def macros(self) -> list[tuple[str, str | int]]:
-        """Of wide_experts.cu; wide_linear.cu takes the row groups too. Totals stay in registers."""
-        return [
-            ("STRATA_TOKEN_GROUPS", self.token_groups),
-            ("STRATA_PARTS", self.parts),
-            ("STRATA_DEPTH", self.depth),
-            ("STRATA_STAGES", self.stages),
-            ("STRATA_HELD", self.parts),
-        ]
+
+STAGES = (6, 5, 4, 3, 2)  # the first that fits
 
 
-_DENSE = (Tile(2, 1, 2, 4), Tile(2, 1, 2, 3), Tile(2, 1, 2, 2))  # the first that fits: 59 KiB are enough
+def in_turn(tiles: int, down: int, at: Context) -> int:
+    """How many tiles of rows a thread block takes one after another, each having `down` tiles of tokens: its start and
+    end are hidden behind more work, but four thread blocks a multiprocessor stay."""
+    return max(1, min(5, tiles * down // (4 * at.properties.multiprocessors)))
 
 
 @dataclass(frozen=True)
@@ -81,7 +61,7 @@ class WideTraits:
 
     @property
     def image(self) -> int:
-        """Bytes of a stage of 64 rows, `RowImage`."""
+        """Bytes of two blocks of 64 rows, `RowImage`."""
         lines = 2 * self.sub + 2 * self.halves + 2 * (self.minimums > 0) + 2 * (self.minimums == 2)
         return SLAB * (64 + 4 * lines)
 
@@ -155,21 +135,22 @@ def products(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
 def _product(at: Context, weight: Weight, out: Buffer, x: WideRows, expanded: int, live: Arg) -> list[Launch]:
     """One matrix, some rows at a time."""
     (n, k), fmt = weight.shape, weight.format
-    tile = next(t for t in _DENSE if t.shared(fmt) <= at.properties.shared)
+    tile = next(t for t in map(Tile, STAGES) if t.shared(fmt) <= at.properties.shared)
     source, found = at.packed(weight), list[Launch]()
     expand = [type_macro(fmt)]
-    multiply = [*WideTraits.of(fmt).macros(), ("STRATA_ROW_GROUPS", tile.row_groups), *tile.macros()]
+    multiply = [*WideTraits.of(fmt).macros(), ("STRATA_STAGES", tile.stages)]
     for first in range(0, n, _MOST_ROWS):
         count = slabs(min(n - first, _MOST_ROWS))
         args = [source, pointer(expanded), *ints(n, first, count, k)]
         grid, shared = -(-count * SLAB * 2 * images(k) // THREADS), 4 * TABLE_WORDS.get(fmt.name, 0)
         found.append(launch("widen.cu", "expand_weights", grid, THREADS, args, macros=expand, shared=shared))
-        args = [live, pointer(expanded), pointer(x.images), *at.at(out), *ints(n, first, count, x.slabs, k)]
-        grid = count * SLAB // tile.rows * (x.slabs * SLAB // tile.tokens)
+        tiles, down = count * SLAB // tile.rows, x.slabs * SLAB // tile.tokens
+        each = in_turn(tiles, down, at)
+        args = [live, pointer(expanded), pointer(x.images), *at.at(out), *ints(n, first, count, x.slabs, k, each)]
         node = launch(
             "wide_linear.cu",
             "wide_linear",
-            grid,
+            -(-tiles // each) * down,
             tile.threads,
             args,
             macros=multiply,

@@ -1,13 +1,11 @@
-"""Launches of a prompt chunk's routed experts (kernels/group_pairs.cu, kernels/wide_experts.cu)."""
-
-from dataclasses import dataclass
+"""Launches of a prompt chunk's routed experts (kernels/group_pairs.cu, wide_experts.cu, int8_experts.cu)."""
 
 from strata.backends.cuda import lower_int8
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.grids import TABLE_WORDS
 from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
 from strata.backends.cuda.lower_int8 import Int8Tile
-from strata.backends.cuda.lower_wide import Tile, applies, needs_pairs, widen
+from strata.backends.cuda.lower_wide import STAGES, Tile, applies, in_turn, needs_pairs, widen
 from strata.ops.buffers import Buffer, Weight
 from strata.ops.expert_groups import GroupByExpert
 from strata.ops.experts import ExpertDown, ExpertGateUp
@@ -15,11 +13,9 @@ from strata.quants import Format
 
 _PART = 1024  # kPart of group_pairs.cu
 _THREADS = 512
-_FEATURES = 32  # of a tile of gate and up
 _LEAST_PAIRS = 14  # of an expert on average: with 10 moe.cu is faster, with 40 slower (docs/measurements.md)
-# Of pairs: many of an expert, and what is left of it where that is few. Each first one that fits the device.
-_WIDE = (Tile(1, 2, 2, 3), Tile(1, 1, 2, 2), Tile(1, 1, 1, 2))
-_NARROW = (Tile(1, 1, 1, 3), Tile(1, 1, 1, 2))
+_PITCH = 37  # kPitch of wide_experts.cu
+# Int8 tiles of pairs: many of an expert, and what is left of it where that is few. Each first one that fits the device.
 _INT8 = (Int8Tile(2, 4, 4), Int8Tile(2, 2, 4)), (Int8Tile(2, 2, 4), Int8Tile(2, 1, 4))
 
 
@@ -62,8 +58,8 @@ def gate_up(op: ExpertGateUp, at: Context) -> list[Launch]:
     x, nodes = _rows(at, at.live(op.q8), op.q8, rows, hidden, fmt)
     out = at.q8(op.out) if op.out.dtype == "q8" else [*at.at(op.out), pointer(0), pointer(0)]
     tables = [pointer(at.experts(op.gate)), pointer(at.experts(op.up))]
-    rest = [*tables, *at.raw(op.gate_scale, op.up_scale), *out, *ints(hidden, n, op.k), pointer(at.faults)]
-    return [*nodes, *_tiles(at, op, op.gate, rows * op.k, "wide_gate_up", -(-n // _FEATURES), [*x, *rest])]
+    before = [*x, *tables, *at.raw(op.gate_scale, op.up_scale), *out, *ints(hidden, n, op.k)]
+    return [*nodes, *_tiles(at, op, op.gate, rows * op.k, "gate_up", before, [pointer(at.faults)])]
 
 
 def down(op: ExpertDown, at: Context) -> list[Launch]:
@@ -72,53 +68,33 @@ def down(op: ExpertDown, at: Context) -> list[Launch]:
     pairs = min(op.x.shape[0], at.bucket * op.k)
     live = pointer(at.buffer(op.offsets) + 4 * experts)  # the last offset: how many pairs there are
     x, nodes = _rows(at, live, op.x, pairs, k, op.weight.format)
-    rest = [pointer(at.experts(op.weight)), *at.raw(op.scale), *at.at(op.out), *ints(k, n)]
-    return [*nodes, *_tiles(at, op, op.weight, pairs, "wide_down", -(-n // 64), [*x, *rest])]
+    before = [*x, pointer(at.experts(op.weight)), *at.raw(op.scale), *at.at(op.out), *ints(k, n)]
+    return [*nodes, *_tiles(at, op, op.weight, pairs, "down", before, [])]
 
 
 def _rows(
     at: Context, live: Arg, x: Buffer, rows: int, k: int, fmt: Format
 ) -> tuple[list[Arg], list[Launch]]:
-    """q8 rows as the tiles take them: three planes, or images and what makes them."""
+    """q8 rows as the tiles take them: three planes, or images with what makes them."""
     if lower_int8.applies(at):
         return at.q8(x), []
     wide, node = widen(at, live, at.q8(x), rows, k, needs_pairs(fmt))
-    return [pointer(wide.images), pointer(0), pointer(0)], [node]
+    return [pointer(wide.images)], [node]
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """A tile with what its launch needs."""
-
-    tokens: int
-    threads: int
-    shared: int
-    macros: list[tuple[str, str | int]]
-
-
-def _chosen(fmt: Format, k: int, at: Context) -> tuple[_Chosen, _Chosen] | None:
-    """The wide and the narrow tile; None where the device has no room for one."""
-    pick = _int8 if lower_int8.applies(at) else _f16
-    wide, narrow = (pick(which, fmt, k, at.properties.shared) for which in (0, 1))
+def _chosen(fmt: Format, k: int, at: Context) -> tuple[Int8Tile, Int8Tile] | Tile | None:
+    """Int8 tiles of many and of few pairs, or the f16 tile; None where the device has no room."""
+    room = at.properties.shared
+    if not lower_int8.applies(at):
+        return next((tile for tile in map(Tile, STAGES) if _shared(tile, fmt) <= room), None)
+    wide, narrow = (lower_int8.fitting(tiles, fmt, room - 8 * 128) for tiles in _INT8)
     return None if wide is None or narrow is None else (wide, narrow)
 
 
-def _int8(which: int, fmt: Format, k: int, room: int) -> _Chosen | None:
-    tile = lower_int8.fitting(_INT8[which], fmt, room - 8 * 128)
-    if tile is None:
-        return None
-    macros = [("STRATA_INT8", 1), *tile.macros(fmt, k)]
-    return _Chosen(tile.tokens, tile.threads, tile.shared(fmt) + 8 * tile.tokens, macros)
-
-
-def _f16(which: int, fmt: Format, k: int, room: int) -> _Chosen | None:
-    plane, table = _plane(fmt)
-    for tile in (_WIDE, _NARROW)[which]:
-        shared = tile.shared(fmt) + table + 8 * tile.tokens
-        if shared <= room:
-            macros = [type_macro(fmt), ("STRATA_PLANE", plane), *tile.macros()]
-            return _Chosen(tile.tokens, tile.threads, shared, macros)
-    return None
+def _shared(tile: Tile, fmt: Format) -> int:
+    """Dynamic shared memory of wide_experts.cu: the grid's table, barriers, stages, values of both consumers."""
+    table = -(-_plane(fmt)[1] // 128) * 128
+    return table + 128 + tile.shared(fmt) + 2 * 4 * tile.tokens * _PITCH
 
 
 def _plane(fmt: Format) -> tuple[str, int]:
@@ -134,23 +110,68 @@ def _tiles(
     weight: Weight,
     pairs: int,
     entry: str,
-    across: int,
-    rest: list[Arg],
+    before: list[Arg],
+    after: list[Arg],
 ) -> list[Launch]:
-    """Which tiles there are, then the wide and the narrow ones."""
-    experts, chosen = weight.shape[0], _chosen(weight.format, weight.shape[-1], at)
+    """Which tiles there are, then the products. `before` and `after`: arguments round how many tiles follow one another."""
+    chosen = _chosen(weight.format, weight.shape[-1], at)
     assert chosen is not None
+    if isinstance(chosen, Tile):
+        return _f16(at, op, weight, pairs, entry, before, after, chosen)
+    return _int8(at, op, weight, pairs, entry, [*before, *after], chosen)
+
+
+def _rows_of(op: ExpertGateUp | ExpertDown, weight: Weight) -> int:
+    """Weight rows of an expert in a launch."""
+    return weight.shape[1] * (2 if isinstance(op, ExpertGateUp) else 1)
+
+
+def _f16(
+    at: Context,
+    op: ExpertGateUp | ExpertDown,
+    weight: Weight,
+    pairs: int,
+    entry: str,
+    before: list[Arg],
+    after: list[Arg],
+    tile: Tile,
+) -> list[Launch]:
+    fmt, experts = weight.format, weight.shape[0]
+    most = pairs // tile.tokens + min(experts, pairs)
+    across = -(-_rows_of(op, weight) // tile.rows)
+    each = in_turn(across, max(pairs // tile.tokens, min(experts, pairs)), at)
+    tiles = pointer(at.scratch(4 + 12 * most))
+    args: list[Arg] = [*at.at(op.offsets), tiles, *ints(experts, tile.tokens)]
+    place = launch("group_pairs.cu", "place_even_tiles", 1, _THREADS, args)
+    args = [tiles, *at.at(op.pairs), *before, *ints(each), *after]
+    macros = [type_macro(fmt), ("STRATA_PLANE", _plane(fmt)[0]), ("STRATA_STAGES", tile.stages)]
+    grid, shared = (-(-across // each), most), _shared(tile, fmt)
+    file = "wide_experts.cu"
+    return [place, launch(file, f"wide_{entry}", grid, tile.threads, args, macros=macros, shared=shared)]
+
+
+def _int8(
+    at: Context,
+    op: ExpertGateUp | ExpertDown,
+    weight: Weight,
+    pairs: int,
+    entry: str,
+    rest: list[Arg],
+    chosen: tuple[Int8Tile, Int8Tile],
+) -> list[Launch]:
+    fmt, experts, k = weight.format, weight.shape[0], weight.shape[-1]
     wide, narrow = (t.tokens for t in chosen)
     most = [pairs // wide + min(experts, pairs // (narrow + 1)), min(experts, pairs)]
     lists = [pointer(at.scratch(4 + 12 * max(m, 1))) for m in most]
     args: list[Arg] = [*at.at(op.offsets), *lists, *ints(experts, wide, narrow)]
     found = [launch("group_pairs.cu", "place_tiles", 1, _THREADS, args)]
+    across = -(-_rows_of(op, weight) // 64)
     for tile, count, tiles in zip(chosen, most, lists, strict=True):
         if count:
-            args, grid = [tiles, *at.at(op.pairs), *rest], (across, count)
+            args, macros = [tiles, *at.at(op.pairs), *rest], tile.macros(fmt, k)
+            shared = tile.shared(fmt) + -(-8 * tile.tokens // 128) * 128
+            name, grid = f"int8_{entry}", (across, count)
             found.append(
-                launch(
-                    "wide_experts.cu", entry, grid, tile.threads, args, macros=tile.macros, shared=tile.shared
-                )
+                launch("int8_experts.cu", name, grid, tile.threads, args, macros=macros, shared=shared)
             )
     return found

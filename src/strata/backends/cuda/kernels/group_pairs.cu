@@ -90,6 +90,28 @@ __global__ void place_tiles(const int* offsets, int* wides, int* narrows, int ex
   if (threadIdx.x == 0) wides[0] = wide_begin, narrows[0] = narrow_begin;
 }
 
+// Tiles of up to `most` pairs of an expert, a multiple of 32: as few as do, all as full as the others but for 32. tiles: how many, then
+// expert, first pair, pairs of each. One thread block, a thread an expert.
+__global__ void place_even_tiles(const int* offsets, int* tiles, int experts, int most) {
+  dependency_wait();
+  dependency_launch();
+  int begin = 0;
+  for (int first = 0; first < experts; first += blockDim.x) {
+    const int e = first + threadIdx.x;
+    __shared__ int warps[32];
+    int all;
+    const int at = e < experts ? offsets[e] : 0, members = e < experts ? offsets[e + 1] - at : 0;
+    const int fewest = (members + most - 1) / most, each = fewest ? ((members + fewest - 1) / fewest + 31) / 32 * 32 : 1;
+    const int count = (members + each - 1) / each, from = begin + sum_before(count, warps, all);
+    begin += all;
+    for (int i = 0; i < count; ++i) {
+      int* tile = tiles + 1 + 3 * (from + i);
+      tile[0] = e, tile[1] = at + i * each, tile[2] = min(each, members - i * each);
+    }
+  }
+  if (threadIdx.x == 0) tiles[0] = begin;
+}
+
 // pairs, from where place_pairs says. A thread block a part.
 __global__ void scatter_pairs(const int* live, const int* ids, const int* begins, int* pairs, int k, int experts) {
   __shared__ int part[kPart];

@@ -62,6 +62,11 @@ __device__ __forceinline__ uint64_t global_timer() {
   return t;
 }
 
+// Until bit 16 of *phases is another than `parity`: barriers in shared memory where the device has none (wgmma.cuh).
+__device__ __forceinline__ void wait_for_phase(const uint32_t* phases, uint32_t parity) {
+  while ((*static_cast<const volatile uint32_t*>(phases) >> 16 & 1u) == parity) continue;
+}
+
 // Every byte filled with its top bit (__byte_perm has no sign mode).
 __device__ __forceinline__ uint32_t spread_signs(uint32_t v) {
   uint32_t mask;

@@ -1,7 +1,7 @@
 // Tensor cores of a whole warpgroup (sm_90a): 64 rows of A in registers times 64 columns of B in shared memory, asynchronous. On
 // every other architecture, and on the emulated device, the same fragments go through mma.sync; ptx.cuh includes this file.
 //
-// B: 64 columns of 64 f16 values along K, 128 bytes a column on a border of 1,024 bytes, 16-byte parts of column c at part ^ c % 8.
+// B: 64 (or 32) columns of 64 f16 values along K, 128 bytes a column on a border of 1,024 bytes, 16-byte parts of column c at part ^ c % 8.
 #pragma once
 
 namespace strata {
@@ -20,10 +20,10 @@ __device__ __forceinline__ void products_fence() { asm volatile("wgmma.fence.syn
 __device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 // Waits until all but the newest `Left` groups of products are done; c is theirs.
-template <int Left> __device__ __forceinline__ void products_wait(float (&c)[32]) {
+template <int Left, int N> __device__ __forceinline__ void products_wait(float (&c)[N]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Left) : "memory");
 #pragma unroll
-  for (int i = 0; i < 32; ++i) asm volatile("" : "+f"(c[i])::"memory");  // nothing reads them before
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(c[i])::"memory");  // nothing reads them before
 }
 
 // c = a * b + (more ? c : 0) for 16 values along K from value 16 * `slice` of the 64 on. Bf16: instead of f16.
@@ -44,18 +44,28 @@ __device__ __forceinline__ void group_product(float (&c)[32], const uint32_t (&a
   }
 }
 
+// The same of 32 columns, f16.
+__device__ __forceinline__ void group_product(float (&c)[16], const uint32_t (&a)[4], const void* b, int slice, bool more) {
+  const uint64_t at = static_cast<uint32_t>(__cvta_generic_to_shared(b)) + 32 * slice;
+  const uint64_t descriptor = (at >> 4 & 0x3fff) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor), "r"(int(more)));
+}
+
 #else
 
 __device__ __forceinline__ void publish_shared() {}
 __device__ __forceinline__ void products_fence() {}
 __device__ __forceinline__ void products_commit() {}
-template <int Left> __device__ __forceinline__ void products_wait(float (&)[32]) {}
+template <int Left, int N> __device__ __forceinline__ void products_wait(float (&)[N]) {}
 
-template <bool Bf16 = false>
-__device__ __forceinline__ void group_product(float (&c)[32], const uint32_t (&a)[4], const void* b, int slice, bool more) {
+template <bool Bf16 = false, int N>
+__device__ __forceinline__ void group_product(float (&c)[N], const uint32_t (&a)[4], const void* b, int slice, bool more) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
 #pragma unroll
-  for (int j = 0; j < 8; j += 2) {
+  for (int j = 0; j < N / 4; j += 2) {
     const int column = 8 * j + lane / 16 * 8 + lane % 8, part = 2 * slice + lane / 8 % 2;
     uint32_t two[4];
     load_matrices(two, static_cast<const uint8_t*>(b) + column * 128 + (part ^ column % 8) * 16);
@@ -78,7 +88,7 @@ __device__ __forceinline__ void group_product(float (&c)[32], const uint32_t (&a
 
 #endif
 
-// ---- copies of whole images that arrive at a barrier in shared memory (sm_90 on); elsewhere all threads copy, in groups ----------
+// ---- barriers in shared memory, and copies of whole images that arrive at them (sm_90 on) --------------------------------------------
 
 #if !defined(STRATA_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define STRATA_BULK 1
@@ -86,25 +96,64 @@ __device__ __forceinline__ void group_product(float (&c)[32], const uint32_t (&a
 #define STRATA_BULK 0
 #endif
 
+// `count` arrivals end a phase and begin the next; phases are told apart by their parity, the first is 0.
 #if STRATA_BULK
 
-__device__ __forceinline__ void arrival_init(uint64_t* barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_offset(barrier)) : "memory");
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ __forceinline__ void arrival_expect(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_offset(barrier)), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void arrival_wait(uint64_t* barrier, uint32_t parity) {
-  asm volatile("{\n.reg .pred p;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra WAIT;\nDONE:\n}\n"
-               ::"r"(shared_offset(barrier)), "r"(parity) : "memory");
-}
+struct Barrier {
+  uint64_t state;
+  __device__ __forceinline__ void init(uint32_t count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_offset(this)), "r"(count) : "memory");
+  }
+  __device__ __forceinline__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_offset(this)) : "memory");
+  }
+  // Arrives; the phase ends only when `bytes` of bulk copies are there too.
+  __device__ __forceinline__ void arrive_expect(uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_offset(this)), "r"(bytes) : "memory");
+  }
+  // Until the phase of that parity is over.
+  __device__ __forceinline__ void wait(uint32_t parity) {
+    asm volatile("{\n.reg .pred p;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra WAIT;\nDONE:\n}\n"
+                 ::"r"(shared_offset(this)), "r"(parity) : "memory");
+  }
+};
+// Barriers that were set up are for bulk copies to see; before the thread block's barrier.
+__device__ __forceinline__ void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
 // `bytes` a multiple of 16, both addresses too; one thread.
-__device__ __forceinline__ void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+__device__ __forceinline__ void copy_bulk(void* to, const void* from, uint32_t bytes, Barrier& barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               ::"r"(shared_offset(to)), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_offset(barrier)) : "memory");
+               ::"r"(shared_offset(to)), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_offset(&barrier)) : "memory");
 }
 
+#else
+
+struct Barrier {
+  uint32_t count, state;  // phases << 16 | arrivals of this phase
+  __device__ __forceinline__ void init(uint32_t arrivals) { count = arrivals, state = 0; }
+  __device__ __forceinline__ void arrive() {
+    __threadfence_block();
+    if ((atomicAdd(&state, 1u) & 0xffffu) + 1 == count) atomicAdd(&state, 0x10000u - count);
+  }
+  __device__ __forceinline__ void wait(uint32_t parity) {
+    wait_for_phase(&state, parity);
+    __threadfence_block();
+  }
+};
+__device__ __forceinline__ void publish_barriers() {}
+
 #endif
+
+// Registers of a thread from here on, for all threads of a warpgroup; the thread block's sum stays what it began with.
+template <int Registers> __device__ __forceinline__ void registers_grow() {
+#if STRATA_WGMMA
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+#endif
+}
+template <int Registers> __device__ __forceinline__ void registers_shrink() {
+#if STRATA_WGMMA
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+#endif
+}
 
 }  // namespace strata

@@ -2,59 +2,140 @@
 //
 // A 32-block's exact integer sum is what f16 products with float sums give: codes, or codes times their integer sub-scale, are f16
 // integers (Q6_K's take 12 bits and are the sum of two), and sums stay below 2^24. It arrives as a float, so that a chain step is two
-// float operations. Tokens come from images that widen.cu makes, weights from images of widen.cu too, or are decoded here.
+// float operations.
+//
+// A thread block has two warpgroups that multiply, 64 weight rows each with all tokens of the tile, and one that brings stages of two
+// blocks: no barrier joins them all, so that one warpgroup's chain steps run beside the other's products.
 #pragma once
 
 #include "wide_steps.cuh"
 
 namespace strata {
 
-// RowGroups x TokenGroups warpgroups of 64 rows x 64 * Parts tokens; F: WideFormat. Depth: images of two blocks a stage. Held: totals of
-// the first `Held` parts are registers, the others' lie in shared memory.
-template <class F, int RowGroups, int TokenGroups, int Parts, int Depth, int Stages, int Held = 0> struct Wide {
-  static constexpr int kRowGroups = RowGroups, kSlabs = Parts * TokenGroups, kThreads = 128 * RowGroups * TokenGroups;
-  static constexpr int kRows = 64 * RowGroups, kTokens = 64 * kSlabs;
-  static constexpr int kDepth = Depth, kPasses = 2 * F::kSub * Depth;
+// F: WideFormat. A tile has up to 128 tokens, by 32: quarters. Count: stages in shared memory.
+template <class F, int Count> struct Wide {
+  static constexpr int kConsumers = 256, kProducers = 128, kThreads = kConsumers + kProducers;
+  static constexpr int kRows = 128, kTokens = 128, kQuarter = 32, kPasses = 2 * F::kSub;
+  // Of a thread: 504 for the three warpgroups together (launch bounds give each 168).
+  static constexpr int kConsumerRegisters = 216, kProducerRegisters = 72;
   using Image = RowImage<F>;
 
   struct Stage {
-    TokenImage tokens[Depth][kSlabs];
-    Image rows[Depth][RowGroups];
+    TokenImage tokens[2];
+    Image rows[2];
   };
   static_assert(sizeof(TokenImage) % 1024 == 0, "images of tokens lie on borders of 1,024 bytes, which group_product asks for");
   static constexpr int kStageBytes = (static_cast<int>(sizeof(Stage)) + 1023) / 1024 * 1024;
-  static constexpr int kTotalBytes = (Parts - Held) * 32 * 4 * kThreads;
-  static constexpr int kSharedBytes = 2048 + Stages * kStageBytes + kTotalBytes;
+  static constexpr int kSharedBytes = 2048 + Count * kStageBytes;
 
+  // Where a side stands in the ring of stages.
+  struct Place {
+    int slot = 0;
+    uint32_t parity = 0;
+    __device__ __forceinline__ void next() {
+      if (++slot == Count) slot = 0, parity ^= 1;
+    }
+  };
+
+  Barrier *full, *empty;  // a stage's
   uint8_t* base;
-  uint64_t* arrived;  // a barrier a stage
-  float4* total;
-  float held[Held > 0 ? Held : 1][32];
-  int row_group, group_row, slab, g, t;
 
-  __device__ __forceinline__ Wide(uint8_t* shared) {
-    arrived = reinterpret_cast<uint64_t*>(shared);
+  // `arrivals` of producers fill a stage. All threads; a barrier of the thread block must follow.
+  __device__ __forceinline__ Wide(uint8_t* shared, uint32_t arrivals) : full(reinterpret_cast<Barrier*>(shared)), empty(full + Count) {
     base = shared + 1024 + (1024 - shared_offset(shared) % 1024) % 1024;
-    total = reinterpret_cast<float4*>(base + Stages * kStageBytes) + threadIdx.x;
-    const int warp = warp_id();
-    row_group = warp / 4 % RowGroups, group_row = warp % 4 * 16, slab = warp / 4 / RowGroups * Parts;
-    g = lane_id() / 4, t = lane_id() % 4;
+    if (threadIdx.x < Count) full[threadIdx.x].init(arrivals), empty[threadIdx.x].init(kConsumers / 32);
+    publish_barriers();
   }
-  __device__ __forceinline__ Stage& stage(int i) const { return *reinterpret_cast<Stage*>(base + i % Stages * kStageBytes); }
-  __device__ __forceinline__ int group_token() const { return slab * kSlab; }
+  __device__ __forceinline__ Stage& stage(const Place& at) const { return *reinterpret_cast<Stage*>(base + at.slot * kStageBytes); }
+  static __device__ __forceinline__ bool produces() { return threadIdx.x >= kConsumers; }
+  static __device__ __forceinline__ int producer() { return static_cast<int>(threadIdx.x) - kConsumers; }
+
+  // ---- producers ------------------------------------------------------------------------------------------------------
+
+  // Stages of `units` tiles of rows that have the same tokens. All producers' threads copy and decode: rows.fetch(unit, i) starts to load,
+  // rows.put(stage) a stage later has them there, tokens.copy(stage, i) starts copies.
+  template <class Rows, class Tokens> __device__ __forceinline__ void decode_stages(Rows& rows, const Tokens& tokens, int units, int blocks) const {
+    const int stages = (blocks + 1) / 2;
+    Place at, before;
+    bool pending = false;
+    rows.fetch(0, 0);
+#pragma unroll 1
+    for (int unit = 0; unit < units; ++unit)
+#pragma unroll 1
+      for (int i = 0; i < stages; ++i) {
+        empty[at.slot].wait(at.parity ^ 1);
+        Stage& to = stage(at);
+        tokens.copy(to.tokens, i, producer());
+        copies_group();
+        rows.put(to.rows);
+        if (i + 1 < stages) {
+          rows.fetch(unit, i + 1);
+        } else if (unit + 1 < units) {
+          rows.fetch(unit + 1, 0);
+        }
+        if (pending) {
+          copies_wait_for_groups<1>();
+          publish_shared();
+          full[before.slot].arrive();
+        }
+        pending = true, before = at;
+        at.next();
+      }
+    copies_wait_for_groups<0>();
+    publish_shared();
+    full[before.slot].arrive();
+  }
+
+  // The same of images, copied as they are: rows(unit, slab) and tokens(slab) are where a slab's begin. One arrival a stage where copies are
+  // bulk, else one of each thread.
+  static constexpr int kImageArrivals = STRATA_BULK ? 1 : kProducers;
+  template <bool Sums, class Rows, class Tokens>
+  __device__ __forceinline__ void copy_stages(Rows rows, Tokens tokens, int units, int blocks) const {
+    constexpr int token_bytes = Sums ? kTokenBytes : kTokenBytesWithoutSums;
+    const int stages = (blocks + 1) / 2;
+    Place at;
+#if STRATA_BULK
+    if (producer() != 0) return;
+#endif
+#pragma unroll 1
+    for (int unit = 0; unit < units; ++unit)
+#pragma unroll 1
+      for (int i = 0; i < stages; ++i) {
+        empty[at.slot].wait(at.parity ^ 1);
+        Stage& to = stage(at);
+#if STRATA_BULK
+        full[at.slot].arrive_expect(2 * (token_bytes + sizeof(Image)));
+#endif
+#pragma unroll
+        for (int slab = 0; slab < 2; ++slab) {
+          copy_image<token_bytes>(&to.tokens[slab], tokens(slab) + i, full[at.slot]);
+          copy_image<sizeof(Image)>(&to.rows[slab], rows(unit, slab) + i, full[at.slot]);
+        }
+#if !STRATA_BULK
+        copies_wait();
+        full[at.slot].arrive();
+#endif
+        at.next();
+      }
+  }
+
+  // ---- consumers ------------------------------------------------------------------------------------------------------
+
+  // What a thread has of its 64 rows: a quarter's c[4 j + e] is row 16 warp + g + 8 (e / 2) of the warpgroup at token 8 j + 2 t + e % 2.
+  static __device__ __forceinline__ int row_group() { return warp_id() / 4; }
+  static __device__ __forceinline__ int group_row() { return warp_id() % 4 * 16; }
 
   using Fragments = uint32_t[2][F::kTerms][4];  // two slices of 16 values
 
   // This thread's fragments of a pass: a block of the stage's two, or half of its codes.
-  __device__ __forceinline__ void fragments(const Stage& s, int pass, Fragments& a) const {
-    const Image& image = s.rows[pass / (2 * F::kSub)][row_group];
-    const int b = pass / F::kSub % 2;
+  static __device__ __forceinline__ void fragments(const Image& image, int pass, Fragments& a) {
+    const int g = lane_id() / 4, t = lane_id() % 4, b = pass / F::kSub;
     uint2 row[2];
     uint32_t scale[2] = {};
 #pragma unroll
-    for (int h = 0; h < 2; ++h) row[h] = *reinterpret_cast<const uint2*>(image.codes + code_offset(group_row + g + 8 * h, b) + 8 * t);
+    for (int h = 0; h < 2; ++h) row[h] = *reinterpret_cast<const uint2*>(image.codes + code_offset(group_row() + g + 8 * h, b) + 8 * t);
     if constexpr (F::kHalves) {
-      const uint2 both = *reinterpret_cast<const uint2*>(&image.line[Image::kS + b][group_row + 2 * g]);
+      const uint2 both = *reinterpret_cast<const uint2*>(&image.line[Image::kS + b][group_row() + 2 * g]);
       scale[0] = __byte_perm(both.x, 0, t < 2 ? 0x1010 : 0x3232), scale[1] = __byte_perm(both.y, 0, t < 2 ? 0x1010 : 0x3232);
     }
 #pragma unroll
@@ -73,26 +154,24 @@ template <class F, int RowGroups, int TokenGroups, int Parts, int Depth, int Sta
     }
   }
 
-  // Starts the products of part `part` of a pass.
-  __device__ __forceinline__ void multiply(const Stage& s, int pass, int part, const Fragments& a, float (&c)[32]) const {
+  // Starts the products of a quarter of the tokens with a pass.
+  static __device__ __forceinline__ void multiply(const Stage& s, int pass, int quarter, const Fragments& a, float (&c)[16]) {
     products_fence();
-    const uint8_t* x = s.tokens[pass / (2 * F::kSub)][slab + part].x;
+    const uint8_t* x = s.tokens[quarter / 2].x + quarter % 2 * kQuarter * 128;
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
-      for (int e = 0; e < F::kTerms; ++e) group_product(c, a[i][e], x, pass / F::kSub % 2 * 2 + i, i + e > 0);
+      for (int e = 0; e < F::kTerms; ++e) group_product(c, a[i][e], x, pass / F::kSub * 2 + i, i + e > 0);
     products_commit();
   }
 
-  // The chain steps of a part.
-  __device__ __forceinline__ void steps(const Stage& s, int pass, int part, const float (&c)[32], float (&y)[32]) const {
-    const int b = pass / F::kSub % 2;
-    const Image& image = s.rows[pass / (2 * F::kSub)][row_group];
-    const TokenImage& tokens = s.tokens[pass / (2 * F::kSub)][slab + part];
-    const float2 w = *reinterpret_cast<const float2*>(&image.line[pass % (2 * F::kSub)][group_row + 2 * g]);
+  // The chain steps of a quarter.
+  static __device__ __forceinline__ void steps(const Image& image, const TokenImage& tokens, int pass, int quarter, const float2& w,
+                                               const float (&c)[16], float (&y)[16]) {
+    const int t = lane_id() % 4, b = pass / F::kSub;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float4 d = *reinterpret_cast<const float4*>(&tokens.d[b][16 * j + 4 * t]);
+    for (int j = 0; j < 2; ++j) {
+      const float4 d = *reinterpret_cast<const float4*>(&tokens.d[b][quarter % 2 * kQuarter + 16 * j + 4 * t]);
       const float scale[4] = {d.x, d.y, d.z, d.w};
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
@@ -101,31 +180,33 @@ template <class F, int RowGroups, int TokenGroups, int Parts, int Depth, int Sta
       }
     }
     if constexpr (F::kMin == 1)
-      if (pass % F::kSub == F::kSub - 1) minimum(image, tokens, b, y);
-    if constexpr (F::kMin == 2) minimums(image, tokens, b, y);
+      if (pass % F::kSub == F::kSub - 1) minimum(image, tokens, b, quarter, y);
+    if constexpr (F::kMin == 2) minimums(image, tokens, b, quarter, y);
   }
 
-  __device__ __forceinline__ void minimum(const Image& image, const TokenImage& tokens, int b, float (&y)[32]) const {
-    const float2 m = *reinterpret_cast<const float2*>(&image.line[Image::kM + b][group_row + 2 * g]);
+  static __device__ __forceinline__ void minimum(const Image& image, const TokenImage& tokens, int b, int quarter, float (&y)[16]) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+    const float2 m = *reinterpret_cast<const float2*>(&image.line[Image::kM + b][group_row() + 2 * g]);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const uint4 u = *reinterpret_cast<const uint4*>(&tokens.sum[b][16 * j + 4 * t]);
+    for (int j = 0; j < 2; ++j) {
+      const uint4 u = *reinterpret_cast<const uint4*>(&tokens.sum[b][quarter % 2 * kQuarter + 16 * j + 4 * t]);
       const float sum[4] = {bits_float(u.x), bits_float(u.y), bits_float(u.z), bits_float(u.w)};
 #pragma unroll
       for (int e = 0; e < 8; ++e) y[8 * j + e] = fma32(e & 2 ? m.y : m.x, sum[e / 4 * 2 + e % 2], y[8 * j + e]);
     }
   }
 
-  __device__ __forceinline__ void minimums(const Image& image, const TokenImage& tokens, int b, float (&y)[32]) const {
-    const int row = group_row + 2 * g;
+  static __device__ __forceinline__ void minimums(const Image& image, const TokenImage& tokens, int b, int quarter, float (&y)[16]) {
+    const int g = lane_id() / 4, t = lane_id() % 4, row = group_row() + 2 * g;
     const float2 m = *reinterpret_cast<const float2*>(&image.line[Image::kM + b][row]);
     const uint2 mins = *reinterpret_cast<const uint2*>(&image.line[Image::kMins + b][row]);
     const auto half = [](uint32_t v) { return half_float(static_cast<uint16_t>(v)); };
     const float first[2] = {half(mins.x), half(mins.y)}, second[2] = {half(mins.x >> 16), half(mins.y >> 16)};
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const uint4 u = *reinterpret_cast<const uint4*>(&tokens.sum[b][16 * j + 4 * t]);
-      const float4 d = *reinterpret_cast<const float4*>(&tokens.d[b][16 * j + 4 * t]);
+    for (int j = 0; j < 2; ++j) {
+      const int at = quarter % 2 * kQuarter + 16 * j + 4 * t;
+      const uint4 u = *reinterpret_cast<const uint4*>(&tokens.sum[b][at]);
+      const float4 d = *reinterpret_cast<const float4*>(&tokens.d[b][at]);
       const uint32_t both[4] = {u.x, u.y, u.z, u.w};
       const float scale[4] = {d.x, d.y, d.z, d.w};
 #pragma unroll
@@ -138,120 +219,82 @@ template <class F, int RowGroups, int TokenGroups, int Parts, int Depth, int Sta
     }
   }
 
-  // A segment's end: the chain joins the total.
-  __device__ __forceinline__ void close(int part, float (&y)[32]) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (part < Held) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) held[part < Held ? part : 0][4 * i + e] += y[4 * i + e];
-      } else {
-        float4& to = total[((part - Held) * 8 + i) * kThreads];
-        const float4 v = to;
-        to = make_float4(v.x + y[4 * i], v.y + y[4 * i + 1], v.z + y[4 * i + 2], v.w + y[4 * i + 3]);
-      }
-      y[4 * i] = y[4 * i + 1] = y[4 * i + 2] = y[4 * i + 3] = 0.0f;
-    }
-  }
+  // A row's segments: where segment s ends.
+  struct Segments {
+    int blocks, shift, done = 0, end;
+    __device__ __forceinline__ explicit Segments(int blocks_) : blocks(blocks_), shift(__ffs(segments(blocks_)) - 1), end(blocks_ >> shift) {}
+    __device__ __forceinline__ void next() { ++done, end = (done + 1) * blocks >> shift; }
+  };
 
-  // The blocks of stage i, of this group's first Active parts.
+  // A stage's two blocks, of the tile's first Active quarters.
   template <int Active>
-  __device__ __forceinline__ void blocks_of(const Stage& s, int i, int blocks, int& segment, int& end, float (&c)[Parts][32],
-                                             float (&y)[Parts][32]) {
+  static __device__ __forceinline__ void blocks_of(const Stage& s, int first, Segments& segment, float (&y)[Active][16], float (&total)[Active][16]) {
+    const Image& image = s.rows[row_group()];
     Fragments a[2];
-    fragments(s, 0, a[0]);
-#pragma unroll
-    for (int part = 0; part < Active; ++part) multiply(s, 0, part, a[0], c[part]);
+    float c[2][16];
+    fragments(image, 0, a[0]);
+    multiply(s, 0, 0, a[0], c[0]);
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const bool more = pass + 1 < kPasses;  // nothing may be in flight where the loop turns
-      if (more) fragments(s, pass + 1, a[(pass + 1) % 2]);
-      const int block = 2 * Depth * i + pass / F::kSub;
-      const bool last = pass % F::kSub == F::kSub - 1 && block + 1 == end;
+      const bool there = pass < F::kSub || first + 1 < segment.blocks;
+      const float2 w = *reinterpret_cast<const float2*>(&image.line[pass][group_row() + 2 * (lane_id() / 4)]);
 #pragma unroll
-      for (int part = 0; part < Active; ++part) {
-        if (more || part + 1 < Active) {
-          products_wait<Active - 1>(c[part]);
-        } else {
-          products_wait<0>(c[part]);
+      for (int quarter = 0; quarter < Active; ++quarter) {
+        const int now = (pass * Active + quarter) % 2;
+        if (quarter == 0 && Active == 1 && more) fragments(image, pass + 1, a[(pass + 1) % 2]);
+        if (quarter + 1 < Active) {
+          multiply(s, pass, quarter + 1, a[pass % 2], c[now ^ 1]);
+        } else if (more) {
+          multiply(s, pass + 1, 0, a[(pass + 1) % 2], c[now ^ 1]);
         }
-        if (pass < F::kSub || block < blocks) steps(s, pass, part, c[part], y[part]);
-        if (last) close(part, y[part]);
-        if (more) multiply(s, pass + 1, part, a[(pass + 1) % 2], c[part]);
+        if (quarter == 0 && Active > 1 && more) fragments(image, pass + 1, a[(pass + 1) % 2]);
+        if (quarter + 1 < Active || more) {
+          products_wait<1>(c[now]);
+        } else {
+          products_wait<0>(c[now]);
+        }
+        if (there) steps(image, s.tokens[quarter / 2], pass, quarter, w, c[now], y[quarter]);
       }
-      if (last) end = segment_begin(++segment + 1, blocks);
+      if (pass % F::kSub == F::kSub - 1 && first + pass / F::kSub + 1 == segment.end) {
+#pragma unroll
+        for (int quarter = 0; quarter < Active; ++quarter)
+#pragma unroll
+          for (int e = 0; e < 16; ++e) total[quarter][e] += y[quarter][e], y[quarter][e] = 0.0f;
+        segment.next();
+      }
     }
   }
 
-  // Stages of this group's first Active parts. Rows and Tokens: copy(tile, stage, i, barrier) starts the copies of a stage;
-  // Rows that are decoded: fetch(tile, i) starts to load, put(tile, stage) a stage later has them there.
-  template <int Active, class Rows, class Tokens> __device__ __forceinline__ void run(Rows& rows, Tokens& tokens, int blocks) {
-    const int stages = (blocks + 2 * Depth - 1) / (2 * Depth);
-    constexpr int bulk = Rows::template kBytes<Wide> + Tokens::template kBytes<Wide>;
-    const auto copy = [&](int i) {
-      uint64_t* barrier = arrived + i % Stages;
-#if STRATA_BULK
-      if (bulk > 0 && threadIdx.x == 0) arrival_expect(barrier, bulk);
-#endif
-      rows.copy(*this, stage(i), i, barrier), tokens.copy(*this, stage(i), i, barrier);
-    };
-#if STRATA_BULK
-    if (bulk > 0) {
-      if (threadIdx.x < Stages) arrival_init(arrived + threadIdx.x);
-      __syncthreads();
-    }
-#endif
-#pragma unroll
-    for (int i = 0; i < Stages - 1; ++i) {
-      if (i < stages) copy(i);
-      copies_group();
-    }
-    rows.first(*this);
-    float c[Parts][32], y[Parts][32];
-#pragma unroll
-    for (int part = 0; part < Parts; ++part) {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        c[part][i] = 0.0f, y[part][i] = 0.0f;
-        if (part < Held) held[part < Held ? part : 0][i] = 0.0f;
-      }
-      if (part >= Held) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) total[((part - Held) * 8 + i) * kThreads] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      }
-    }
-    int segment = 0, end = segment_begin(1, blocks);
+  // put(unit, total) of each tile of rows; total: float[Active][16].
+  template <int Active, class Put> __device__ __forceinline__ void consume(int units, int blocks, Put put) const {
+    Place at;
 #pragma unroll 1
-    for (int i = 0; i < stages; ++i) {
-#if STRATA_BULK
-      if constexpr (Tokens::template kBytes<Wide> == 0) copies_wait_for_groups<Stages - 2>(), publish_shared();
-      if constexpr (bulk > 0) arrival_wait(arrived + i % Stages, i / Stages & 1);
-#else
-      copies_wait_for_groups<Stages - 2>();
-      publish_shared();
-#endif
-      __syncthreads();  // stage i is there, and nobody reads stage i - 1 any more
-      if (i + Stages - 1 < stages) copy(i + Stages - 1);
-      copies_group();
-      if (i + 1 < stages) rows.fetch(*this, i + 1);
-      if constexpr (Active > 0) blocks_of<Active>(stage(i), i, blocks, segment, end, c, y);
-      if (i + 1 < stages) rows.put(*this, stage(i + 1));
+    for (int unit = 0; unit < units; ++unit) {
+      float y[Active][16], total[Active][16];
+#pragma unroll
+      for (int quarter = 0; quarter < Active; ++quarter)
+#pragma unroll
+        for (int e = 0; e < 16; ++e) y[quarter][e] = total[quarter][e] = 0.0f;
+      Segments segment(blocks);
+#pragma unroll 1
+      for (int first = 0; first < blocks; first += 2) {
+        full[at.slot].wait(at.parity);
+        blocks_of<Active>(stage(at), first, segment, y, total);
+        __syncwarp();  // all lanes have read the stage
+        if (lane_id() == 0) empty[at.slot].arrive();
+        at.next();
+      }
+      put(unit, total);
     }
   }
 
-  // put(row, token, four) of this thread's outputs in the tile: row and row + 8 (z, w) at token and token + 1.
-  template <class Put> __device__ __forceinline__ void results(int active, Put put) const {
+  // put_result(row, token, four) of this thread's outputs of a tile: row and row + 8 (z, w) of 128 at token and token + 1.
+  template <int Active, class Put> static __device__ __forceinline__ void results(const float (&total)[Active][16], Put put_result) {
 #pragma unroll
-    for (int i = 0; i < Parts * 8; ++i) {
-      const int part = i / 8;
-      if (part >= active) break;
-      const int row = row_group * 64 + group_row + g, token = group_token() + 8 * i + 2 * t;
-      if (part < Held) {
-        const float* h = held[part < Held ? part : 0] + 4 * (i % 8);
-        put(row, token, make_float4(h[0], h[1], h[2], h[3]));
-      } else {
-        put(row, token, total[(i - 8 * Held) * kThreads]);
-      }
+    for (int i = 0; i < 4 * Active; ++i) {
+      const float* v = total[i / 4] + i % 4 * 4;
+      put_result(row_group() * 64 + group_row() + lane_id() / 4, i * 8 + 2 * (lane_id() % 4), make_float4(v[0], v[1], v[2], v[3]));
     }
   }
 };

@@ -1,188 +1,155 @@
-// Routed experts of a prompt chunk: a thread block takes 64 weight rows of an expert and some of its pairs, weights decoded on the
-// way. An expert's planes are found through a table of addresses. Tiles by f16 tensor cores (wide.cuh), or with STRATA_INT8 by those for
-// int8 (gemm.cuh).
+// Routed experts of a prompt chunk by f16 tensor cores (wide.cuh): a thread block takes some tiles of an expert's rows and up to 128 of its
+// pairs, weights decoded on the way. An expert's planes are found through a table of addresses.
 //
-// Macros: STRATA_TYPE (of all planes of the launch), and of f16 tiles STRATA_PLANE (how it is decoded), STRATA_TOKEN_GROUPS,
-// STRATA_PARTS, STRATA_DEPTH, STRATA_STAGES, STRATA_HELD; of int8 tiles STRATA_BLOCKS (of a row), STRATA_TOKEN_WARPS, STRATA_TILES,
-// STRATA_STAGE.
-// Grid: (tiles of 64 rows, tiles of pairs); tiles [0]: how many, then expert, first pair in order of experts, pairs of each.
-#ifndef STRATA_INT8
-#define STRATA_INT8 0
-#endif
-
+// Macros: STRATA_TYPE (of all planes of the launch), STRATA_PLANE (how it is decoded), STRATA_STAGES.
+// Grid: (groups of `each` tiles of 128 rows, tiles of pairs, as expert_pairs.cuh has them).
 #include "op.cuh"
 #include "step.cuh"
-#if STRATA_INT8
-#include "gemm.cuh"
-#else
+#include "expert_pairs.cuh"
 #include "packed_signed.cuh"
 #include "wide.cuh"
-#endif
 
 using namespace strata;
 
 namespace {
 
 constexpr QuantType T = STRATA_TYPE;
-#if STRATA_INT8
-using Tile = Gemm<T, STRATA_BLOCKS, 2, STRATA_TOKEN_WARPS, STRATA_TILES, true, STRATA_STAGE, true>;
-constexpr int kTableBytes = 0, kListBytes = (8 * Tile::kTokens + 127) / 128 * 128;
-using Row = int8_t;  // of the rows' first plane
-#else
 using Plane = STRATA_PLANE;
-using Tile = Wide<WideFormatOf<T>, 1, STRATA_TOKEN_GROUPS, STRATA_PARTS, STRATA_DEPTH, STRATA_STAGES, STRATA_HELD>;
-constexpr int kTableBytes = 4 * Plane::kTableWords, kListBytes = 8 * Tile::kTokens;
-using Row = TokenImage;
-#endif
+using Format = WideFormatOf<T>;
+using Tile = Wide<Format, STRATA_STAGES>;
+constexpr int kTableBytes = (4 * Plane::kTableWords + 127) / 128 * 128;
 
-struct Pairs {
-  int expert, first, count;
-};
-__device__ __forceinline__ Pairs pairs_of_tile(const int* tiles) {
-  const int i = blockIdx.y;
-  if (i >= tiles[0]) return {0, 0, 0};
-  return {tiles[3 * i + 1], tiles[3 * i + 2], tiles[3 * i + 3]};
-}
+// Of one consumer: 32 features of 128 tokens, an odd pitch.
+constexpr int kPitch = 37, kValues = Tile::kTokens * kPitch;
 
-// A launch's shared memory: the grid's table, pairs and their token rows, the tile.
-struct Shared {
-  uint32_t* table;
-  int *pair, *token;
-  uint8_t* tile;
-  __device__ __forceinline__ Shared(uint8_t* at)
-      : table(reinterpret_cast<uint32_t*>(at)), pair(reinterpret_cast<int*>(at + kTableBytes)), token(pair + Tile::kTokens),
-        tile(at + kTableBytes + kListBytes) {}
-
-  __device__ __forceinline__ void fill() const {
-#if !STRATA_INT8
-    Plane::template fill<1>(table);
-#endif
-  }
-  __device__ __forceinline__ void list(const int* pairs, const Pairs& mine, int divisor) const {
-    for (int i = threadIdx.x; i < Tile::kTokens; i += Tile::kThreads) {
-      pair[i] = pairs[mine.first + min(i, mine.count - 1)];
-      token[i] = pair[i] / divisor;
+// One thread quantises the 32 values at x; `to` on a border of 16 bytes. Whether all are finite.
+__device__ __forceinline__ bool quantize_row_block(const float* x, int8_t* to, float* d, int16_t* sums) {
+  float amax = 0.0f;
+  bool finite = true;
+#pragma unroll
+  for (int i = 0; i < 32; ++i) amax = fmaxf(amax, fabsf(x[i])), finite &= finite32(x[i]);
+  const float inverse = block_inverse(amax);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t word[4] = {};
+    int sum = 0;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const int code = block_code(x[16 * half + i], inverse);
+      sum += code, word[i / 4] |= static_cast<uint32_t>(code & 255) << i % 4 * 8;
     }
-    __syncthreads();
+    reinterpret_cast<uint4*>(to)[half] = make_uint4(word[0], word[1], word[2], word[3]);
+    sums[half] = static_cast<int16_t>(sum);
   }
-};
-
-// q8 rows; of f16 tiles only the first, images.
-struct Inputs {
-  const Row* x;
-  const float* d;
-  const int16_t* sums;
-};
-
-// Products of a tile, whose rows find(r) names: put(row, token, four), row and row + 8 (z, w) at token and token + 1. The stages' memory
-// is free then.
-template <class Find, class Put>
-__device__ __forceinline__ void products(const Shared& s, int n, int k, const Pairs& mine, const Inputs& in, Find find, Put put) {
-#if STRATA_INT8
-  Tile::run(s.tile, n, find, {in.x, in.d, in.sums}, [&](int i) { return s.token[i]; }, put);
-#else
-  Tile tile(s.tile);
-  const int blocks = k / kBlock;
-  DecodedRows<Tile, T, Plane, Find> rows(s.table, n, blocks, find);
-  GatheredTokens<Tile, WideFormatOf<T>> from(in.x, image_count(blocks), s.token, mine.count);
-  const int active = max(0, min(STRATA_PARTS, (mine.count - tile.group_token() + 63) / 64));
-  if (active == STRATA_PARTS) {
-    tile.template run<STRATA_PARTS>(rows, from, blocks);
-  } else if (STRATA_PARTS == 2 && active == 1) {
-    tile.template run<1>(rows, from, blocks);
-  } else {
-    tile.template run<0>(rows, from, blocks);
-  }
-  __syncthreads();  // nobody reads the last stage any more
-  tile.results(active, put);
-#endif
+  *d = block_scale(amax);
+  return finite;
 }
 
-// Where a tile's stages lie, and their bytes.
-#if STRATA_INT8
-__device__ __forceinline__ float* stages(const Shared& s) { return reinterpret_cast<float*>(s.tile); }
-constexpr int kStagesBytes = Tile::kSharedBytes;
-#else
-__device__ __forceinline__ float* stages(const Shared& s) { return reinterpret_cast<float*>(Tile(s.tile).base); }
-constexpr int kStagesBytes = STRATA_STAGES * Tile::kStageBytes;
-#endif
+// The tile's stages, filled and multiplied: find(unit, r) is the packed row r of tile `unit` of rows, put(unit, total) has its sums.
+template <class Find, class Put>
+__device__ __forceinline__ void products(const uint32_t* table, const Tile& tile, const int* pairs, const Pairs& mine, const TokenImage* x, int n, int k,
+                                         int divisor, int units, Find find, Put put) {
+  const int blocks = k / kBlock, quarters = (mine.count + Tile::kQuarter - 1) / Tile::kQuarter;
+  if (Tile::produces()) {
+    registers_shrink<Tile::kProducerRegisters>();
+    const GatheredTokens<Format> tokens(x, image_count(blocks), Tile::producer(), quarters,
+                                        [&](int i) { return pairs[mine.first + min(i, mine.count - 1)] / divisor; });
+    DecodedRows<T, Plane, Find> rows(table, n, blocks, Tile::producer(), find);
+    tile.decode_stages(rows, tokens, units, blocks);
+    return;
+  }
+  registers_grow<Tile::kConsumerRegisters>();
+  if (quarters == 4) {
+    tile.template consume<4>(units, blocks, put);
+  } else if (quarters == 3) {
+    tile.template consume<3>(units, blocks, put);
+  } else if (quarters == 2) {
+    tile.template consume<2>(units, blocks, put);
+  } else {
+    tile.template consume<1>(units, blocks, put);
+  }
+}
 
 }  // namespace
 
 extern "C" {
 
-// out[p] = silu(gate x[p / top]) * (up x[p / top]), q8 [pairs, n], or float where out_d is null. 32 features a tile: rows g and g + 8 of
-// 16 are the gate and the up of one feature, so that a thread has both.
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 128 ? 2 : 1)
-    wide_gate_up(const int* tiles, const int* pairs, const Row* x, const float* x_d, const int16_t* x_sums, const uint64_t* gate,
-                 const uint64_t* up, const float* gate_scale, const float* up_scale, void* out, float* out_d, int16_t* out_sums, int k, int n,
-                 int top, uint32_t* faults) {
+// out[p] = silu(gate x[p / top]) * (up x[p / top]), q8 [pairs, n], or float where out_d is null. 64 features a tile of rows, 32 a consumer: rows
+// g and g + 8 of 16 are the gate and the up of one feature, so that a thread has both.
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    wide_gate_up(const int* tiles, const int* pairs, const TokenImage* x, const uint64_t* gate, const uint64_t* up, const float* gate_scale,
+                 const float* up_scale, void* out, float* out_d, int16_t* out_sums, int k, int n, int top, int each, uint32_t* faults) {
   STRATA_DYNAMIC_SHARED(shared);
-  const Shared s(shared);
-  s.fill();
+  uint32_t* table = reinterpret_cast<uint32_t*>(shared);
+  Barrier* written = reinterpret_cast<Barrier*>(shared + kTableBytes);  // one a consumer
+  Plane::template fill<1>(table);
+  if (threadIdx.x < 2) written[threadIdx.x].init(128);
+  const Tile tile(shared + kTableBytes + 128, Tile::kProducers);
+  __syncthreads();
   dependency_wait();
   dependency_launch();
   const Pairs mine = pairs_of_tile(tiles);
   if (mine.count == 0) return;
-  s.list(pairs, mine, top);
   const uint8_t *gates = reinterpret_cast<const uint8_t*>(gate[mine.expert]), *ups = reinterpret_cast<const uint8_t*>(up[mine.expert]);
-  const int first = blockIdx.x * 32;
+  const int first = static_cast<int>(blockIdx.x) * each * 64, units = min(each, (n - first + 63) / 64);
   const float g = gate_scale ? gate_scale[mine.expert] : 1.0f, u = up_scale ? up_scale[mine.expert] : 1.0f;
-  constexpr int pitch = 33;
-  static_assert(Tile::kTokens * pitch * 4 <= kStagesBytes);
-  float* values = stages(s);  // [tokens of the tile][features]
+  const int group = Tile::row_group() % 2, token = static_cast<int>(threadIdx.x) % 128;
+  float* values = reinterpret_cast<float*>(tile.base + STRATA_STAGES * Tile::kStageBytes) + group * kValues;
+  uint32_t parity = 0;
+  const auto meet = [&] {  // of a consumer's threads
+    written[group].arrive();
+    written[group].wait(parity);
+    parity ^= 1;
+  };
   products(
-      s, n, k, mine, {x, x_d, x_sums}, [=](int r) { return PackedRow{r % 16 < 8 ? gates : ups, min(first + r / 16 * 8 + r % 8, n - 1)}; },
-      [&](int row, int token, const float4& v) {
-        float* at = values + token * pitch + row / 16 * 8 + row % 8;
-        at[0] = silu32(v.x * g) * (v.z * u), at[pitch] = silu32(v.y * g) * (v.w * u);
+      table, tile, pairs, mine, x, n, k, top, units,
+      [=](int unit, int r) {
+        return PackedRow{r % 16 < 8 ? gates : ups, min(first + unit * 64 + r / 64 * 32 + r % 64 / 16 * 8 + r % 8, n - 1)};
+      },
+      [&](int unit, const auto& total) {
+        meet();  // nobody reads the values of the unit before any more
+        Tile::results(total, [&](int row, int at, const float4& v) {
+          float* to = values + at * kPitch + row % 64 / 16 * 8 + row % 8;
+          to[0] = silu32(v.x * g) * (v.z * u), to[kPitch] = silu32(v.y * g) * (v.w * u);
+        });
+        meet();
+        const int feature = first + unit * 64 + group * 32;
+        if (token >= mine.count || feature >= n) return;
+        const float* value = values + token * kPitch;
+        const size_t to = static_cast<size_t>(pairs[mine.first + token]) * n + feature;
+        if (out_d != nullptr) {
+          if (!quantize_row_block(value, static_cast<int8_t*>(out) + to, out_d + to / 32, out_sums + to / 16)) report(faults, kFaultNonFinite);
+        } else {
+          for (int i = 0; i < min(32, n - feature); ++i) static_cast<float*>(out)[to + i] = value[i];
+        }
       });
-  __syncthreads();
-  bool finite = true;
-  for (int i = warp_id(); i < mine.count; i += Tile::kThreads / 32) {
-    const float value = values[i * pitch + lane_id()];
-    const size_t to = static_cast<size_t>(s.pair[i]) * n + first;
-    if (out_d == nullptr) {
-      if (first + lane_id() < n) static_cast<float*>(out)[to + lane_id()] = value;
-    } else {
-      finite &= finite32(value);
-      quantize_block(value, static_cast<int8_t*>(out) + to, out_d + to / 32, out_sums + to / 16);
-    }
-  }
-  if (!finite) report(faults, kFaultNonFinite);
 }
 
 // out[p] = down x[p], float [pairs, n].
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 128 ? 2 : 1)
-    wide_down(const int* tiles, const int* pairs, const Row* x, const float* x_d, const int16_t* x_sums, const uint64_t* down,
-              const float* down_scale, float* out, int k, int n) {
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    wide_down(const int* tiles, const int* pairs, const TokenImage* x, const uint64_t* down, const float* down_scale, float* out, int k, int n, int each) {
   STRATA_DYNAMIC_SHARED(shared);
-  const Shared s(shared);
-  s.fill();
+  uint32_t* table = reinterpret_cast<uint32_t*>(shared);
+  Plane::template fill<1>(table);
+  const Tile tile(shared + kTableBytes, Tile::kProducers);
+  __syncthreads();
   dependency_wait();
   dependency_launch();
   const Pairs mine = pairs_of_tile(tiles);
   if (mine.count == 0) return;
-  s.list(pairs, mine, 1);
   const uint8_t* planes = reinterpret_cast<const uint8_t*>(down[mine.expert]);
-  const int first = blockIdx.x * 64;
+  const int first = static_cast<int>(blockIdx.x) * each * Tile::kRows, units = min(each, (n - first + Tile::kRows - 1) / Tile::kRows);
   const float scale = down_scale ? down_scale[mine.expert] : 1.0f;
-  const auto put = [&](int row, int token, const float4& v) {
-    const bool low = first + row < n, high = first + row + 8 < n;
-    if (token < mine.count) {
-      float* at = out + static_cast<size_t>(s.pair[token]) * n + first + row;
-      if (low) at[0] = v.x * scale;
-      if (high) at[8] = v.z * scale;
-    }
-    if (token + 1 < mine.count) {
-      float* at = out + static_cast<size_t>(s.pair[token + 1]) * n + first + row;
-      if (low) at[0] = v.y * scale;
-      if (high) at[8] = v.w * scale;
-    }
-  };
-  products(s, n, k, mine, {x, x_d, x_sums}, [=](int r) { return PackedRow{planes, min(first + r, n - 1)}; }, put);
+  products(
+      table, tile, pairs, mine, x, n, k, 1, units,
+      [=](int unit, int r) { return PackedRow{planes, min(first + unit * Tile::kRows + r, n - 1)}; },
+      [&](int unit, const auto& total) {
+        Tile::results(total, [&](int row, int token, const float4& v) {
+          put_down(out, n, pairs + mine.first, mine.count, first + unit * Tile::kRows + row, token, v, scale);
+        });
+      });
 }
 
 }  // extern "C"
 
-extern "C" { extern __device__ const int wide_experts_shared = kTableBytes + kListBytes + Tile::kSharedBytes; }
+extern "C" { extern __device__ const int wide_experts_shared = kTableBytes + 128 + Tile::kSharedBytes + 2 * 4 * kValues; }

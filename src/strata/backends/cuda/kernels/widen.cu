@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(256) expand_weights(const uint8_t* packed, Row
   auto& to = images[image];
   uint4* codes = reinterpret_cast<uint4*>(to.codes + code_offset(row, half));
   codes[0] = make_uint4(code[0], code[1], code[2], code[3]), codes[1] = make_uint4(code[4], code[5], code[6], code[7]);
-  put_scales<T, 2>(to, row, half, scale);
+  put_scales<T>(to, row, half, scale);
 }
 #endif
 
