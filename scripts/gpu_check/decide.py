@@ -3,8 +3,8 @@ and caches are the same for all; another choice than the present one wins where 
 
 17, full size on 24 GiB: whether CPU workers pay in narrow prompt chunks (chunk_share.py); guesses ahead of the next
 layer's experts (`AHEAD` of engine/gpu_experts.py); who brings misses, by costs or by a fixed share (`--cpu-share`). 18,
-everything resident: how many drafts a step verifies; tiles of a prompt chunk's experts (`_WIDE` and `_NARROW` of
-lower_wide_experts.py).
+everything resident: how many drafts a step verifies; tiles of a prompt chunk's experts (`STAGES` and
+`MOST_IN_TURN` of lower_wide.py).
 """
 
 import statistics
@@ -18,10 +18,10 @@ from gpu_check import chunk_share
 from gpu_check.common import SMALLER, Report, backend_of, in_graph, on_gpu, say
 from gpu_check.drafts import Fixed, run_once
 from gpu_check.files import model_file
-from gpu_check.prompts import EXPERTS, experts_case
+from gpu_check.prompts import TILES, experts_case, tiles
 from gpu_check.rehearsal import open_gpu, sized
 from gpu_check.settings import setting
-from strata.backends.cuda import CudaBackend, lower_wide_experts
+from strata.backends.cuda import CudaBackend
 from strata.backends.cuda.driver import Driver
 from strata.bench.windows import Piece, Windows, load_cycle
 from strata.engine import Engine, gpu_experts
@@ -163,16 +163,16 @@ def _tiles(rows: int) -> Report:
     """Graphs of a chunk's routed experts; the figure is 1,000 of them a second."""
     driver = open_gpu(0).driver
     make = experts_case("IQ3_XXS", "Q2_0", TILE_EXPERTS, rows, TOP)
-    first = next(iter(EXPERTS))
-    choices = {label: _tile(driver, make, *tiles) for label, tiles in EXPERTS.items()}
+    first = next(iter(TILES))
+    choices = {label: _tile(driver, make, choice) for label, choice in TILES.items()}
     found = compare(f"tiles of experts, {rows} rows", choices, first, sized(5, 1))
     driver.close()
     return found
 
 
-def _tile(driver: Driver, make: Any, wide: Any, narrow: Any) -> Choice:
+def _tile(driver: Driver, make: Any, choice: tuple[int, int]) -> Choice:
     """A graph of the case's launches with these tiles."""
-    with setting(lower_wide_experts, "_WIDE", wide), setting(lower_wide_experts, "_NARROW", narrow):
+    with tiles(*choice):
         case, out = make()
         backend = CudaBackend(driver)
         case.run(backend, out)

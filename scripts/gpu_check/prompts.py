@@ -4,6 +4,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from gpu_check.settings import setting
 from strata.backends.cuda import CudaBackend, lower_wide, lower_wide_experts, lower_wide_float
 from strata.backends.cuda.driver import Driver, Kernel, Source
 from strata.backends.cuda.lower import type_macro
-from strata.backends.cuda.lower_wide import Tile, WideTraits
+from strata.backends.cuda.lower_wide import WideTraits
 from strata.ops.buffers import Buffer, Weight
 from strata.ops.combine import Combine
 from strata.ops.expert_groups import group_by_expert
@@ -32,19 +33,8 @@ NEVER = 1 << 30
 TYPES = sized(("Q6_K", "Q8_0", "Q4_K", "IQ3_XXS", "IQ2_S", "NVFP4", "Q2_K"), ("Q6_K",))
 HIDDEN, INNER = sized((2560, 640), (256, 256))
 Make = Callable[[], tuple[Case, Buffer]]
-DENSE = {
-    "128x128, 4 stages": (Tile(2, 1, 2, 4),),
-    "128x128, 3 stages of four blocks": (Tile(2, 1, 2, 3, 2),),
-    "64x256, 3 stages": (Tile(1, 2, 2, 3),),
-    "64x128 twice, 4 stages": (Tile(1, 1, 2, 4),),
-}
-EXPERTS = {
-    "256 and 64": ((Tile(1, 2, 2, 3),), (Tile(1, 1, 1, 3),)),
-    "256 and 64, of four blocks": ((Tile(1, 2, 2, 2, 2),), (Tile(1, 1, 1, 2, 2),)),
-    "128 twice and 64": ((Tile(1, 1, 2, 3),), (Tile(1, 1, 1, 3),)),
-    "128 twice and 64, of four blocks": ((Tile(1, 1, 2, 2, 2),), (Tile(1, 1, 1, 2, 2),)),
-    "64 alone, of four blocks": ((Tile(1, 1, 1, 2, 2),), (Tile(1, 1, 1, 2, 2),)),
-}
+# Of kernels/wide.cuh: most stages, most tiles that a thread block has one after another.
+TILES = {"6 stages": (6, 5), "4 stages": (4, 5), "3 stages": (3, 5), "a tile a thread block": (6, 1)}
 
 
 def dense_case(name: str, rows: int, n: int, k: int, form: Form = "step") -> Make:
@@ -119,24 +109,31 @@ def told(label: str, by: dict[str, float], work: dict[str, float], equal: bool |
     return {"equal": equal, "tops": rates, "us": rest}
 
 
+@contextmanager
+def tiles(most_stages: int, most_in_turn: int) -> Iterator[None]:
+    """Products of prompts by such tiles."""
+    stages = tuple(range(most_stages, 1, -1))
+    with (
+        setting(lower_wide, "STAGES", stages),
+        setting(lower_wide_experts, "STAGES", stages),
+        setting(lower_wide, "MOST_IN_TURN", most_in_turn),
+    ):
+        yield
+
+
 def kernels() -> list[Kernel]:
     """What is compiled side by side before the first case."""
     found = []
     for name in TYPES:
         fmt = FORMATS[name]
         found.append(Kernel(Source("widen.cu", (type_macro(fmt),)), "expand_weights"))
-        for (tile,) in list(DENSE.values())[: None if name in ("Q6_K", "Q8_0") else 1]:
-            macros = (*WideTraits.of(fmt).macros(), ("STRATA_ROW_GROUPS", tile.row_groups), *tile.macros())
-            found.append(Kernel(Source("wide_linear.cu", macros), "wide_linear"))
+        macros = (*WideTraits.of(fmt).macros(), ("STRATA_STAGES", 6))
+        found.append(Kernel(Source("wide_linear.cu", macros), "wide_linear"))
     for name in ("IQ3_XXS", "Q2_0", "IQ2_S", "IQ4_NL", "Q4_K", "Q5_1"):
         fmt = FORMATS[name]
-        tiles = (
-            {t for pair in EXPERTS.values() for (t,) in pair}
-            if name in ("IQ3_XXS", "Q2_0")
-            else {Tile(1, 2, 2, 3), Tile(1, 1, 1, 3)}
-        )
-        for tile in tiles:
-            macros = (type_macro(fmt), ("STRATA_PLANE", lower_wide_experts._plane(fmt)[0]), *tile.macros())
+        plane = ("STRATA_PLANE", lower_wide_experts._plane(fmt)[0])
+        for stages in (3, 4, 5, 6):
+            macros = (type_macro(fmt), plane, ("STRATA_STAGES", stages))
             found.append(Kernel(Source("wide_experts.cu", macros), "wide_gate_up"))
     return sized(found, [])
 
@@ -166,10 +163,10 @@ def dense(driver: Driver, types: Sequence[str] = TYPES) -> Iterator[tuple[str, A
             work = {"wide_linear": 2.0 * rows * n * k, "linear_q": 2.0 * rows * n * k}
             title = f"{name} {rows} x {n} x {k}"
             yield f"{title} step", told(f"{title} step form", by, work, True)
-            for label, tiles in DENSE.items():
-                if label != next(iter(DENSE)) and (name not in ("Q6_K", "Q8_0") or (rows, n, k) != shapes[0]):
+            for label, choice in TILES.items():
+                if label != next(iter(TILES)) and (name not in ("Q6_K", "Q8_0") or (rows, n, k) != shapes[0]):
                     continue
-                with setting(lower_wide, "_DENSE", tiles):
+                with tiles(*choice):
                     got, by = timed(driver, make)
                 yield f"{title} {label}", told(f"{title} {label}", by, work, same_bits(got, want))
 
@@ -183,8 +180,8 @@ def floating(driver: Driver) -> Iterator[tuple[str, Any]]:
         want, by = timed(driver, dense_case(name, rows, n, k), 1)
         work = {"wide_float": 2.0 * rows * n * k, "linear_f": 2.0 * rows * n * k}
         yield f"{title} step", told(f"{title} step form", by, work, True)
-        for label, tiles in (("wide", lower_wide_float._WIDE), ("narrow", lower_wide_float._NARROW)):
-            with setting(lower_wide_float, "_WIDE", tiles), setting(lower_wide_float, "_NARROW", tiles):
+        for label, choice in (("wide", lower_wide_float._WIDE), ("narrow", lower_wide_float._NARROW)):
+            with setting(lower_wide_float, "_WIDE", choice), setting(lower_wide_float, "_NARROW", choice):
                 got, by = timed(driver, dense_case(name, rows, n, k, "chunk"))
             error = float(
                 np.sqrt(np.mean((got.astype(np.float64) - want) ** 2) / np.mean(want.astype(np.float64) ** 2))
@@ -197,8 +194,8 @@ def where_experts_differ(driver: Driver) -> None:
     for gate, down in (("IQ3_XXS", "Q2_0"), ("Q8_0", "Q8_0")):
         make = experts_case(gate, down, 4, 1024, 1, 512, 256)
         want, _ = baseline(driver, make)
-        for label, (wide, narrow) in EXPERTS.items():
-            with setting(lower_wide_experts, "_WIDE", wide), setting(lower_wide_experts, "_NARROW", narrow):
+        for label, choice in TILES.items():
+            with tiles(*choice):
                 got, _ = timed(driver, make, 1)
             differs = got.view(np.int32) != want.view(np.int32)
             rows = np.flatnonzero(differs.any(axis=1))
@@ -219,10 +216,10 @@ def routed(driver: Driver) -> Iterator[tuple[str, Any]]:
         kinds = {"wide_gate_up": 2 * work, "expert_gate_up": 2 * work, "wide_down": work, "expert_down": work}
         title = f"{gate} {down} {experts} experts {rows} rows"
         yield f"{title} step", told(f"{title} step form", by, kinds, True)
-        for label, (wide, narrow) in EXPERTS.items():
-            if label != next(iter(EXPERTS)) and (gate != "IQ3_XXS"):
+        for label, choice in TILES.items():
+            if label != next(iter(TILES)) and gate != "IQ3_XXS":
                 continue
-            with setting(lower_wide_experts, "_WIDE", wide), setting(lower_wide_experts, "_NARROW", narrow):
+            with tiles(*choice):
                 got, by = timed(driver, make)
             yield f"{title} {label}", told(f"{title} {label}", by, kinds, same_bits(got, want))
 

@@ -35,12 +35,13 @@ class Tile:
 
 
 STAGES = (6, 5, 4, 3, 2)  # the first that fits
+MOST_IN_TURN = 5
 
 
 def in_turn(tiles: int, down: int, at: Context) -> int:
     """How many tiles of rows a thread block takes one after another, each having `down` tiles of tokens: its start and
     end are hidden behind more work, but four thread blocks a multiprocessor stay."""
-    return max(1, min(5, tiles * down // (4 * at.properties.multiprocessors)))
+    return max(1, min(MOST_IN_TURN, tiles * down // (4 * at.properties.multiprocessors)))
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,13 @@ def _product(at: Context, weight: Weight, out: Buffer, x: WideRows, expanded: in
         found.append(launch("widen.cu", "expand_weights", grid, THREADS, args, macros=expand, shared=shared))
         tiles, down = count * SLAB // tile.rows, x.slabs * SLAB // tile.tokens
         each = in_turn(tiles, down, at)
-        args = [live, pointer(expanded), pointer(x.images), *at.at(out), *ints(n, first, count, x.slabs, k, each)]
+        args = [
+            live,
+            pointer(expanded),
+            pointer(x.images),
+            *at.at(out),
+            *ints(n, first, count, x.slabs, k, each),
+        ]
         node = launch(
             "wide_linear.cu",
             "wide_linear",

@@ -113,7 +113,7 @@ def _tiles(
     before: list[Arg],
     after: list[Arg],
 ) -> list[Launch]:
-    """Which tiles there are, then the products. `before` and `after`: arguments round how many tiles follow one another."""
+    """Which tiles there are, then the products. Between `before` and `after` comes how many a thread block takes."""
     chosen = _chosen(weight.format, weight.shape[-1], at)
     assert chosen is not None
     if isinstance(chosen, Tile):
