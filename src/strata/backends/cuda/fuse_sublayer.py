@@ -6,7 +6,7 @@ from strata.backends.cuda.driver import Launch
 from strata.backends.cuda.fuse import Lowering
 from strata.backends.cuda.fuse_experts import match_experts
 from strata.backends.cuda.lower import FILE, Context, floats, ints, launch, lower, pointer, type_macro
-from strata.backends.cuda.lower_dense import norm_row
+from strata.backends.cuda.lower_dense import norm_row, rows_of
 from strata.backends.cuda.lower_products import product_write, products
 from strata.backends.cuda.pattern import Mismatch, Pattern, Product, first_fitting, require, sublayer
 from strata.ops.buffers import Buffer
@@ -53,7 +53,7 @@ class StreamsRead:
     def launches(self, p: Pattern, at: Context) -> list[Launch]:
         """Two: the low-rank half, then the gates and the mean."""
         rank, wide = self.down.weight.shape
-        streams, width = self.mix.streams, self.x.shape[-1]
+        streams, width, most = self.mix.streams, self.x.shape[-1], rows_of(self.x, at)
         inject = self.down if self.inject is None else self.inject
         row_bytes, inject_bytes = (op.weight.nbytes // op.weight.shape[0] for op in (self.down, inject))
 
@@ -63,7 +63,7 @@ class StreamsRead:
         rows = first_fitting((4, 3, 2, 1), lambda r: shared(r) + 64 <= at.properties.shared)
         while rows > 1 and _low_blocks(rank, rows - 1) <= at.properties.multiprocessors:
             rows -= 1
-        together, mixed = next((t for most, t in sorted(TOGETHER.items()) if most >= at.bucket), (1, 1))
+        together, mixed = next((t for up_to, t in sorted(TOGETHER.items()) if up_to >= most), (1, 1))
         if shared(rows, together) + 128 > at.properties.shared:
             together = 1
         each = max(1, rows * row_bytes // inject_bytes)
@@ -73,20 +73,20 @@ class StreamsRead:
             ("STRATA_ROWS_A_BLOCK", rows), ("STRATA_TOGETHER", together), ("STRATA_MIX_ROWS", mixed),
         ]  # fmt: skip
         residual, norm, live = at.at(self.norm.x), at.raw(self.norm.weight), at.live(self.norm.x)
-        low, scales = (pointer(at.scratch(4 * at.bucket * n)) for n in (rank, streams))
+        low, scales = (pointer(at.scratch(4 * most * n)) for n in (rank, streams))
         logits = [pointer(0)] if self.inject is None else at.at(self.inject.out)
         blocks = -(-rank // rows) + (0 if self.inject is None else -(-streams // each))
         down, injected = (pointer(at.weight(op.weight, FILE)) for op in (self.down, inject))
         args = [live, *residual, *norm, down, injected, low, *logits, scales]
         first = launch(
-            "read_streams.cu", "streams_low", (blocks, at.bucket if together == 1 else 1), together * _LOW_THREADS,
+            "read_streams.cu", "streams_low", (blocks, most if together == 1 else 1), together * _LOW_THREADS,
             [*args, *floats(self.norm.eps)], macros=macros, shared=shared(rows, together), ahead=True,
             reads=[(down, self.down.weight), (injected, inject.weight)][: 1 if self.inject is None else 2],
         )  # fmt: skip
         up = pointer(at.weight(self.up.weight, FILE))
         args = [live, *residual, *norm, scales, up, low, *at.at(self.x)]
         args += [*p.planes(self.x, at), pointer(at.faults)]
-        grid = width // 32, -(-at.bucket // mixed)
+        grid = width // 32, -(-most // mixed)
         second = launch(
             "read_streams.cu", "streams_mix", grid, 128 * streams, args, macros=macros, ahead=True,
             reads=[(up, self.up.weight)],

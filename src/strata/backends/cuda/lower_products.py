@@ -78,7 +78,8 @@ def products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product])
 def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]) -> Launch:
     if streamed := stream(at, at.live(x), q8, at.at(x), rows_of(x, at), matrices):
         return streamed
-    k, rows = x.shape[-1], rows_at_once(at.bucket)
+    k, most = x.shape[-1], rows_of(x, at)
+    rows = rows_at_once(most)
     formats = list(dict.fromkeys(m.weight.format for m in matrices))
     macros = [type_macro(f, f"STRATA_TYPE{i}") for i, f in enumerate(formats)]
     quantised = any(f.quantised for f in formats)
@@ -117,7 +118,7 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
         elif rows == 1:
             shared = max(shared, 4 * k)
     macros += [("STRATA_FLOAT_AHEAD", ahead), ("STRATA_STAGED", int(use_staged))]
-    grid = end, -(-at.bucket // rows)
+    grid = end, -(-most // rows)
     args += ints(k)
     return launch("products.cu", "products", grid, _THREADS, args, macros=macros, shared=shared, reads=reads)
 
@@ -144,12 +145,12 @@ def _write_room(product: Product, rows: int, threads: int) -> int:
     return table_bytes(fmt) + 8 * threads * rows + staged_bytes(k, rows)
 
 
-def _one_wave(at: Context, product: Product, rows: int) -> int:
+def _one_wave(at: Context, product: Product, most: int, rows: int) -> int:
     """Threads of product_write with a thread block a multiprocessor, weights in shared memory; else _THREADS."""
     n, k = product.weight.shape
     warps = -(-n // (32 // segment_count(k)) // at.properties.multiprocessors)
     room = _write_room(product, rows, 32 * warps)
-    one = ONE_WAVE_FROM <= rows >= at.bucket and _THREADS // 64 <= warps <= _MOST_WARPS // 2
+    one = ONE_WAVE_FROM <= rows >= most and _THREADS // 64 <= warps <= _MOST_WARPS // 2
     if not one or _staged(at, [product], k, room, 32 * warps) <= room:
         return _THREADS
     return 32 * warps
@@ -162,13 +163,14 @@ def product_write(
     n, k = product.weight.shape
     require(product.weight.format.quantised)
     streams = 0 if inject is None else inject.shape[-1]
-    rows, fmt = rows_at_once(at.bucket), product.weight.format
+    most, fmt = rows_of(out, at), product.weight.format
+    rows = rows_at_once(most)
     if rows == 1 and (shared_rows := _shared_segments(at, product)):
         (threads, shared), share, staged = shared_rows, 2, True
     else:
         while rows > 1 and _write_room(product, rows, _THREADS) > at.properties.shared:
             rows //= 2
-        threads, share = _one_wave(at, product, rows), 1
+        threads, share = _one_wave(at, product, most, rows), 1
         room = _write_room(product, rows, threads)
         shared = _staged(at, [product], k, room, threads)
         staged = shared > room
@@ -183,7 +185,7 @@ def product_write(
         ("STRATA_SHARE", share),
         ("STRATA_CHAIN_UNROLL", shapes.CHAIN_UNROLL),
     ]
-    grid = -(-n // (threads // 32 * (32 // segment_count(k) // share))), -(-at.bucket // rows)
+    grid = -(-n // (threads // 32 * (32 // segment_count(k) // share))), -(-most // rows)
     reads = [(weight, product.weight)]
     return launch(
         "product_write.cu", "product_write", grid, threads, args, macros=macros, shared=shared, reads=reads

@@ -88,16 +88,10 @@ __device__ __forceinline__ void group_product(float (&c)[N], const uint32_t (&a)
 
 #endif
 
-// ---- barriers in shared memory, and copies of whole images that arrive at them (sm_90 on) --------------------------------------------
-
-#if !defined(STRATA_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define STRATA_BULK 1
-#else
-#define STRATA_BULK 0
-#endif
+// ---- barriers in shared memory -------------------------------------------------------------------------------------------------------
 
 // `count` arrivals end a phase and begin the next; phases are told apart by their parity, the first is 0.
-#if STRATA_BULK
+#if !defined(STRATA_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
 struct Barrier {
   uint64_t state;
@@ -107,24 +101,12 @@ struct Barrier {
   __device__ __forceinline__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_offset(this)) : "memory");
   }
-  // Arrives; the phase ends only when `bytes` of bulk copies are there too.
-  __device__ __forceinline__ void arrive_expect(uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_offset(this)), "r"(bytes) : "memory");
-  }
   // Until the phase of that parity is over.
   __device__ __forceinline__ void wait(uint32_t parity) {
     asm volatile("{\n.reg .pred p;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra WAIT;\nDONE:\n}\n"
                  ::"r"(shared_offset(this)), "r"(parity) : "memory");
   }
 };
-// Barriers that were set up are for bulk copies to see; before the thread block's barrier.
-__device__ __forceinline__ void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-
-// `bytes` a multiple of 16, both addresses too; one thread.
-__device__ __forceinline__ void copy_bulk(void* to, const void* from, uint32_t bytes, Barrier& barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               ::"r"(shared_offset(to)), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_offset(&barrier)) : "memory");
-}
 
 #else
 
@@ -140,18 +122,23 @@ struct Barrier {
     __threadfence_block();
   }
 };
-__device__ __forceinline__ void publish_barriers() {}
 
+#endif
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(__CUDA_ARCH_FEAT_SM100_ALL) || defined(__CUDA_ARCH_FEAT_SM103_ALL)
+#define STRATA_MOVES_REGISTERS 1
+#else
+#define STRATA_MOVES_REGISTERS 0
 #endif
 
 // Registers of a thread from here on, for all threads of a warpgroup; the thread block's sum stays what it began with.
 template <int Registers> __device__ __forceinline__ void registers_grow() {
-#if STRATA_WGMMA
+#if STRATA_MOVES_REGISTERS
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
 #endif
 }
 template <int Registers> __device__ __forceinline__ void registers_shrink() {
-#if STRATA_WGMMA
+#if STRATA_MOVES_REGISTERS
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
 #endif
 }

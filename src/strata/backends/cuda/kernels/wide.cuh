@@ -17,7 +17,7 @@ template <class F, int Count> struct Wide {
   static constexpr int kConsumers = 256, kProducers = 128, kThreads = kConsumers + kProducers;
   static constexpr int kRows = 128, kTokens = 128, kQuarter = 32, kPasses = 2 * F::kSub;
   // Of a thread: 504 for the three warpgroups together (launch bounds give each 168).
-  static constexpr int kConsumerRegisters = 216, kProducerRegisters = 72;
+  static constexpr int kConsumerRegisters = 208, kProducerRegisters = 88;
   using Image = RowImage<F>;
 
   struct Stage {
@@ -40,11 +40,10 @@ template <class F, int Count> struct Wide {
   Barrier *full, *empty;  // a stage's
   uint8_t* base;
 
-  // `arrivals` of producers fill a stage. All threads; a barrier of the thread block must follow.
-  __device__ __forceinline__ Wide(uint8_t* shared, uint32_t arrivals) : full(reinterpret_cast<Barrier*>(shared)), empty(full + Count) {
+  // All threads; a barrier of the thread block must follow.
+  __device__ __forceinline__ explicit Wide(uint8_t* shared) : full(reinterpret_cast<Barrier*>(shared)), empty(full + Count) {
     base = shared + 1024 + (1024 - shared_offset(shared) % 1024) % 1024;
-    if (threadIdx.x < Count) full[threadIdx.x].init(arrivals), empty[threadIdx.x].init(kConsumers / 32);
-    publish_barriers();
+    if (threadIdx.x < Count) full[threadIdx.x].init(kProducers), empty[threadIdx.x].init(kConsumers / 32);
   }
   __device__ __forceinline__ Stage& stage(const Place& at) const { return *reinterpret_cast<Stage*>(base + at.slot * kStageBytes); }
   static __device__ __forceinline__ bool produces() { return threadIdx.x >= kConsumers; }
@@ -52,12 +51,16 @@ template <class F, int Count> struct Wide {
 
   // ---- producers ------------------------------------------------------------------------------------------------------
 
-  // Stages of `units` tiles of rows that have the same tokens. All producers' threads copy and decode: rows.fetch(unit, i) starts to load,
-  // rows.put(stage) a stage later has them there, tokens.copy(stage, i) starts copies.
-  template <class Rows, class Tokens> __device__ __forceinline__ void decode_stages(Rows& rows, const Tokens& tokens, int units, int blocks) const {
+  // Stages of `units` tiles of rows that have the same tokens: rows.copy(to, unit, i) and tokens.copy(to, i) start copies; rows that are
+  // decoded are loaded by rows.fetch(unit, i), and there a stage later with rows.put(to).
+  template <class Rows, class Tokens> __device__ __forceinline__ void fill(Rows& rows, const Tokens& tokens, int units, int blocks) const {
     const int stages = (blocks + 1) / 2;
     Place at, before;
     bool pending = false;
+    const auto there = [&] {
+      publish_shared();
+      full[before.slot].arrive();
+    };
     rows.fetch(0, 0);
 #pragma unroll 1
     for (int unit = 0; unit < units; ++unit)
@@ -65,7 +68,8 @@ template <class F, int Count> struct Wide {
       for (int i = 0; i < stages; ++i) {
         empty[at.slot].wait(at.parity ^ 1);
         Stage& to = stage(at);
-        tokens.copy(to.tokens, i, producer());
+        tokens.copy(to.tokens, i);
+        rows.copy(to.rows, unit, i);
         copies_group();
         rows.put(to.rows);
         if (i + 1 < stages) {
@@ -73,50 +77,11 @@ template <class F, int Count> struct Wide {
         } else if (unit + 1 < units) {
           rows.fetch(unit + 1, 0);
         }
-        if (pending) {
-          copies_wait_for_groups<1>();
-          publish_shared();
-          full[before.slot].arrive();
-        }
+        if (pending) copies_wait_for_groups<1>(), there();
         pending = true, before = at;
         at.next();
       }
-    copies_wait_for_groups<0>();
-    publish_shared();
-    full[before.slot].arrive();
-  }
-
-  // The same of images, copied as they are: rows(unit, slab) and tokens(slab) are where a slab's begin. One arrival a stage where copies are
-  // bulk, else one of each thread.
-  static constexpr int kImageArrivals = STRATA_BULK ? 1 : kProducers;
-  template <bool Sums, class Rows, class Tokens>
-  __device__ __forceinline__ void copy_stages(Rows rows, Tokens tokens, int units, int blocks) const {
-    constexpr int token_bytes = Sums ? kTokenBytes : kTokenBytesWithoutSums;
-    const int stages = (blocks + 1) / 2;
-    Place at;
-#if STRATA_BULK
-    if (producer() != 0) return;
-#endif
-#pragma unroll 1
-    for (int unit = 0; unit < units; ++unit)
-#pragma unroll 1
-      for (int i = 0; i < stages; ++i) {
-        empty[at.slot].wait(at.parity ^ 1);
-        Stage& to = stage(at);
-#if STRATA_BULK
-        full[at.slot].arrive_expect(2 * (token_bytes + sizeof(Image)));
-#endif
-#pragma unroll
-        for (int slab = 0; slab < 2; ++slab) {
-          copy_image<token_bytes>(&to.tokens[slab], tokens(slab) + i, full[at.slot]);
-          copy_image<sizeof(Image)>(&to.rows[slab], rows(unit, slab) + i, full[at.slot]);
-        }
-#if !STRATA_BULK
-        copies_wait();
-        full[at.slot].arrive();
-#endif
-        at.next();
-      }
+    copies_wait_for_groups<0>(), there();
   }
 
   // ---- consumers ------------------------------------------------------------------------------------------------------
@@ -165,13 +130,26 @@ template <class F, int Count> struct Wide {
     products_commit();
   }
 
+  // What the tokens of a quarter bring to their chain steps with a block: read before their products are waited for.
+  struct Scales {
+    float4 d[2], sum[F::kMin == 1 ? 2 : 1];
+    __device__ __forceinline__ Scales(const TokenImage& tokens, int b, int quarter) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int at = quarter % 2 * kQuarter + 16 * j + 4 * (lane_id() % 4);
+        d[j] = *reinterpret_cast<const float4*>(&tokens.d[b][at]);
+        if constexpr (F::kMin == 1) sum[j] = *reinterpret_cast<const float4*>(&tokens.sum[b][at]);
+      }
+    }
+  };
+
   // The chain steps of a quarter.
-  static __device__ __forceinline__ void steps(const Image& image, const TokenImage& tokens, int pass, int quarter, const float2& w,
-                                               const float (&c)[16], float (&y)[16]) {
-    const int t = lane_id() % 4, b = pass / F::kSub;
+  static __device__ __forceinline__ void steps(const Image& image, const TokenImage& tokens, const Scales& scales, int pass, int quarter,
+                                               const float2& w, const float (&c)[16], float (&y)[16]) {
+    const int b = pass / F::kSub;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const float4 d = *reinterpret_cast<const float4*>(&tokens.d[b][quarter % 2 * kQuarter + 16 * j + 4 * t]);
+      const float4 d = scales.d[j];
       const float scale[4] = {d.x, d.y, d.z, d.w};
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
@@ -180,17 +158,16 @@ template <class F, int Count> struct Wide {
       }
     }
     if constexpr (F::kMin == 1)
-      if (pass % F::kSub == F::kSub - 1) minimum(image, tokens, b, quarter, y);
+      if (pass % F::kSub == F::kSub - 1) minimum(image, scales, b, y);
     if constexpr (F::kMin == 2) minimums(image, tokens, b, quarter, y);
   }
 
-  static __device__ __forceinline__ void minimum(const Image& image, const TokenImage& tokens, int b, int quarter, float (&y)[16]) {
-    const int g = lane_id() / 4, t = lane_id() % 4;
-    const float2 m = *reinterpret_cast<const float2*>(&image.line[Image::kM + b][group_row() + 2 * g]);
+  static __device__ __forceinline__ void minimum(const Image& image, const Scales& scales, int b, float (&y)[16]) {
+    const float2 m = *reinterpret_cast<const float2*>(&image.line[Image::kM + b][group_row() + 2 * (lane_id() / 4)]);
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const uint4 u = *reinterpret_cast<const uint4*>(&tokens.sum[b][quarter % 2 * kQuarter + 16 * j + 4 * t]);
-      const float sum[4] = {bits_float(u.x), bits_float(u.y), bits_float(u.z), bits_float(u.w)};
+      const float4 u = scales.sum[j];
+      const float sum[4] = {u.x, u.y, u.z, u.w};
 #pragma unroll
       for (int e = 0; e < 8; ++e) y[8 * j + e] = fma32(e & 2 ? m.y : m.x, sum[e / 4 * 2 + e % 2], y[8 * j + e]);
     }
@@ -242,6 +219,7 @@ template <class F, int Count> struct Wide {
 #pragma unroll
       for (int quarter = 0; quarter < Active; ++quarter) {
         const int now = (pass * Active + quarter) % 2;
+        const Scales scales(s.tokens[quarter / 2], pass / F::kSub, quarter);
         if (quarter == 0 && Active == 1 && more) fragments(image, pass + 1, a[(pass + 1) % 2]);
         if (quarter + 1 < Active) {
           multiply(s, pass, quarter + 1, a[pass % 2], c[now ^ 1]);
@@ -254,7 +232,7 @@ template <class F, int Count> struct Wide {
         } else {
           products_wait<0>(c[now]);
         }
-        if (there) steps(image, s.tokens[quarter / 2], pass, quarter, w, c[now], y[quarter]);
+        if (there) steps(image, s.tokens[quarter / 2], scales, pass, quarter, w, c[now], y[quarter]);
       }
       if (pass % F::kSub == F::kSub - 1 && first + pass / F::kSub + 1 == segment.end) {
 #pragma unroll

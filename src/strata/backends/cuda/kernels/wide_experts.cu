@@ -55,7 +55,7 @@ __device__ __forceinline__ void products(const uint32_t* table, const Tile& tile
     const GatheredTokens<Format> tokens(x, image_count(blocks), Tile::producer(), quarters,
                                         [&](int i) { return pairs[mine.first + min(i, mine.count - 1)] / divisor; });
     DecodedRows<T, Plane, Find> rows(table, n, blocks, Tile::producer(), find);
-    tile.decode_stages(rows, tokens, units, blocks);
+    tile.fill(rows, tokens, units, blocks);
     return;
   }
   registers_grow<Tile::kConsumerRegisters>();
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   Barrier* written = reinterpret_cast<Barrier*>(shared + kTableBytes);  // one a consumer
   Plane::template fill<1>(table);
   if (threadIdx.x < 2) written[threadIdx.x].init(128);
-  const Tile tile(shared + kTableBytes + 128, Tile::kProducers);
+  const Tile tile(shared + kTableBytes + 128);
   __syncthreads();
   dependency_wait();
   dependency_launch();
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   STRATA_DYNAMIC_SHARED(shared);
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
   Plane::template fill<1>(table);
-  const Tile tile(shared + kTableBytes, Tile::kProducers);
+  const Tile tile(shared + kTableBytes);
   __syncthreads();
   dependency_wait();
   dependency_launch();

@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int tiles = slabs / 2, across = (tiles + each - 1) / each, down = token_slabs / 2, index = blockIdx.x, along = image_count(k / kBlock);
   const int band = index / (kBand * down), width = min(kBand, across - band * kBand), inside = index - band * kBand * down;
   const int tile0 = (band * kBand + inside % width) * each, token0 = inside / width * Tile::kTokens, units = min(each, tiles - tile0);
-  const Tile tile(shared, Tile::kImageArrivals);
+  const Tile tile(shared);
   __syncthreads();
   dependency_wait();
   dependency_launch();
@@ -25,8 +25,9 @@ extern "C" __global__ void __launch_bounds__(Tile::kThreads, 1)
   if (token0 >= count) return;
   if (Tile::produces()) {
     registers_shrink<Tile::kProducerRegisters>();
-    tile.template copy_stages<(Weights::kMin > 0)>([&](int unit, int slab) { return rows + static_cast<size_t>(2 * (tile0 + unit) + slab) * along; },
-                              [&](int slab) { return tokens + static_cast<size_t>(token0 / kSlab + slab) * along; }, units, k / kBlock);
+    const ImageTokens<Weights> from{tokens + static_cast<size_t>(token0 / kSlab) * along, along, Tile::producer()};
+    ImageRows<Weights> of{rows + static_cast<size_t>(2 * tile0) * along, along, Tile::producer()};
+    tile.fill(of, from, units, k / kBlock);
     return;
   }
   registers_grow<Tile::kConsumerRegisters>();

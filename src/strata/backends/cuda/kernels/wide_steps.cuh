@@ -73,26 +73,48 @@ template <QuantType T> __device__ __forceinline__ void put_scales(RowImage<WideF
 
 // ---- where stages come from -----------------------------------------------------------------------------------------
 
-// Copies a whole image to a stage: one thread asks for it where copies are bulk, else the producers' threads share it.
-template <int Bytes> __device__ __forceinline__ void copy_image(void* to, const void* from, [[maybe_unused]] Barrier& barrier) {
-#if STRATA_BULK
-  copy_bulk(to, from, Bytes, barrier);
-#else
-  for (int at = 16 * (static_cast<int>(threadIdx.x) % 128); at < Bytes; at += 16 * 128)
-    copy_async<16>(static_cast<uint8_t*>(to) + at, static_cast<const uint8_t*>(from) + at);
-#endif
+// By 128 threads, of which this is `producer`.
+template <int Bytes> __device__ __forceinline__ void copy_image(void* to, const void* from, int producer) {
+#pragma unroll
+  for (int at = 0; at < Bytes; at += 16 * 128)
+    if (at + 16 * 128 <= Bytes || at + 16 * producer < Bytes)
+      copy_async<16>(static_cast<uint8_t*>(to) + at + 16 * producer, static_cast<const uint8_t*>(from) + at + 16 * producer);
 }
+
+// Images of two slabs of tokens, `along` each.
+template <class F> struct ImageTokens {
+  const TokenImage* images;
+  int along, producer;
+  __device__ __forceinline__ void copy(TokenImage* to, int i) const {
+#pragma unroll
+    for (int slab = 0; slab < 2; ++slab)
+      copy_image<(F::kMin > 0 ? kTokenBytes : kTokenBytesWithoutSums)>(to + slab, images + static_cast<size_t>(slab) * along + i, producer);
+  }
+};
+
+// The same of weight rows, two slabs a unit.
+template <class F> struct ImageRows {
+  const RowImage<F>* images;
+  int along, producer;
+  __device__ __forceinline__ void fetch(int, int) const {}
+  __device__ __forceinline__ void put(RowImage<F>*) const {}
+  __device__ __forceinline__ void copy(RowImage<F>* to, int unit, int i) const {
+#pragma unroll
+    for (int slab = 0; slab < 2; ++slab)
+      copy_image<sizeof(RowImage<F>)>(to + slab, images + static_cast<size_t>(2 * unit + slab) * along + i, producer);
+  }
+};
 
 // Up to 128 tokens by number, gathered by 128 threads: each copies the same parts of the same tokens of every stage, of the first `quarters`
 // times 32. token(i): which one the tile's token i is.
 template <class F> struct GatheredTokens {
   const uint8_t* images;
   uint32_t from[8], scale;  // in bytes
-  int quarters;
+  int producer, quarters;
 
   template <class Token>
-  __device__ __forceinline__ GatheredTokens(const TokenImage* images_, int along, int producer, int quarters_, Token token)
-      : images(reinterpret_cast<const uint8_t*>(images_)), quarters(quarters_) {
+  __device__ __forceinline__ GatheredTokens(const TokenImage* images_, int along, int producer_, int quarters_, Token token)
+      : images(reinterpret_cast<const uint8_t*>(images_)), producer(producer_), quarters(quarters_) {
     const uint32_t pitch = static_cast<uint32_t>(along) * kTokenBytes;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -103,7 +125,7 @@ template <class F> struct GatheredTokens {
     const int source = token(producer);
     scale = static_cast<uint32_t>(source / kSlab) * pitch + kSlab * 128 + 4 * four_order(source % kSlab);
   }
-  __device__ __forceinline__ void copy(TokenImage* to, int i, int producer) const {
+  __device__ __forceinline__ void copy(TokenImage* to, int i) const {
     const uint8_t* stage = images + static_cast<size_t>(i) * kTokenBytes;
     uint8_t* x = to->x + producer * 16;
 #pragma unroll
@@ -137,6 +159,7 @@ template <QuantType T, class P, class Find> struct DecodedRows {
       raw[e] = P::load(from.planes, n, blocks, from.row, block);
     }
   }
+  __device__ __forceinline__ void copy(RowImage<WideFormatOf<T>>*, int, int) const {}
   __device__ __forceinline__ void put(RowImage<WideFormatOf<T>>* to) const {
     if (block >= blocks) return;
     const int row = producer / 2, b = producer % 2;
