@@ -34,7 +34,7 @@ TYPES = sized(("Q6_K", "Q8_0", "Q4_K", "IQ3_XXS", "IQ2_S", "NVFP4", "Q2_K"), ("Q
 HIDDEN, INNER = sized((2560, 640), (256, 256))
 Make = Callable[[], tuple[Case, Buffer]]
 # Of kernels/wide.cuh: most stages, most tiles that a thread block has one after another.
-TILES = {"6 stages": (6, 5), "4 stages": (4, 5), "3 stages": (3, 5), "a tile a thread block": (6, 1)}
+TILES = {"4 stages": (4, 5), "3 stages": (3, 5), "6 stages": (6, 5), "a tile a thread block": (4, 1)}
 
 
 def dense_case(name: str, rows: int, n: int, k: int, form: Form = "step") -> Make:
@@ -127,7 +127,7 @@ def kernels() -> list[Kernel]:
     for name in TYPES:
         fmt = FORMATS[name]
         found.append(Kernel(Source("widen.cu", (type_macro(fmt),)), "expand_weights"))
-        macros = (*WideTraits.of(fmt).macros(), ("STRATA_STAGES", 6))
+        macros = (*WideTraits.of(fmt).macros(), ("STRATA_STAGES", 4))
         found.append(Kernel(Source("wide_linear.cu", macros), "wide_linear"))
     for name in ("IQ3_XXS", "Q2_0", "IQ2_S", "IQ4_NL", "Q4_K", "Q5_1"):
         fmt = FORMATS[name]

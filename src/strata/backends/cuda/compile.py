@@ -22,7 +22,8 @@ KERNELS = Path(__file__).parent / "kernels"
 _HEADERS = (Path(__file__).parents[2] / "include", Path(__file__).parents[4] / "native" / "include")
 INCLUDE = (KERNELS, next((p for p in _HEADERS if p.is_dir()), _HEADERS[0]))  # installed, or a source tree
 OPTIONS = ("--std=c++20", "--fmad=false", "-default-device")
-_FEATURES = {"sm_90": "sm_90a"}  # with what only this architecture has: products of a whole warpgroup
+# With what only these have: products of a whole warpgroup, registers that move between warpgroups.
+_FEATURES = {arch: f"{arch}a" for arch in ("sm_90", "sm_100", "sm_103")}
 _INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 Progress = Callable[[int, int], None]  # done, of how many

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from strata.backends.cuda.compile import KERNELS
 from strata.backends.cuda.driver import Kernel, Source
 
-_LINE = re.compile(r"(\w+) of (\S+)((?: \S+=\S+)*) \| (\d+) (\d+)")
+_LINE = re.compile(r"(\w+) of (\S+)((?: \S+=\S+)*) \| (\d+) (\d+)((?: sm_\d+)*)")
 _USED = re.compile(r"Used (\d+) registers")
 _SPILLED = re.compile(r"(\d+) bytes spill stores")
 
 
 @dataclass(frozen=True)
 class HotKernel:
-    """A kernel and its limits: registers a thread, bytes of spill stores."""
+    """A kernel and its limits: registers a thread, bytes of spill stores; architectures they are for, none: all."""
 
     kernel: Kernel
     registers: int
     spills: int
+    archs: tuple[str, ...] = ()
 
     def excess(self, log: str) -> str | None:
         """What ptxas says beyond the limits (of the worst entry of the file); None where they are kept."""
@@ -42,10 +43,14 @@ def hot_kernels(text: str | None = None) -> list[HotKernel]:
             continue
         match = _LINE.fullmatch(line.strip())
         if match is None:
-            raise ValueError(f"hot.txt: {line!r} is not 'entry of FILE MACROS | registers spills'")
-        entry, file, macros, registers, spills = match.groups()
+            raise ValueError(
+                f"hot.txt: {line!r} is not 'entry of FILE MACROS | registers spills [ARCHITECTURES]'"
+            )
+        entry, file, macros, registers, spills, archs = match.groups()
         pairs = tuple((name, value) for name, value in (m.split("=", 1) for m in macros.split()))
-        found.append(HotKernel(Kernel(Source(file, pairs), entry), int(registers), int(spills)))
+        found.append(
+            HotKernel(Kernel(Source(file, pairs), entry), int(registers), int(spills), tuple(archs.split()))
+        )
     return found
 
 

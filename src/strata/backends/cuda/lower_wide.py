@@ -34,7 +34,7 @@ class Tile:
         return 2048 + self.stages * (-(-stage // 1024) * 1024)
 
 
-STAGES = (6, 5, 4, 3, 2)  # the first that fits
+STAGES = (4, 3, 2)  # the first that fits; more are no faster (docs/cuda-prompt-products.md)
 MOST_IN_TURN = 5
 
 

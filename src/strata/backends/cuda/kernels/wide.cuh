@@ -12,12 +12,13 @@
 
 namespace strata {
 
-// F: WideFormat. A tile has up to 128 tokens, by 32: quarters. Count: stages in shared memory.
-template <class F, int Count> struct Wide {
+// F: WideFormat. A tile has up to 128 tokens, by 32: quarters. Count: stages in shared memory. Decodes: producers decode weights, for which
+// they need registers.
+template <class F, int Count, bool Decodes> struct Wide {
   static constexpr int kConsumers = 256, kProducers = 128, kThreads = kConsumers + kProducers;
   static constexpr int kRows = 128, kTokens = 128, kQuarter = 32, kPasses = 2 * F::kSub;
   // Of a thread: 504 for the three warpgroups together (launch bounds give each 168).
-  static constexpr int kConsumerRegisters = 208, kProducerRegisters = 88;
+  static constexpr int kProducerRegisters = Decodes ? 88 : 72, kConsumerRegisters = (504 - kProducerRegisters) / 2;
   using Image = RowImage<F>;
 
   struct Stage {

@@ -16,7 +16,7 @@ namespace {
 constexpr QuantType T = STRATA_TYPE;
 using Plane = STRATA_PLANE;
 using Format = WideFormatOf<T>;
-using Tile = Wide<Format, STRATA_STAGES>;
+using Tile = Wide<Format, STRATA_STAGES, true>;
 constexpr int kTableBytes = (4 * Plane::kTableWords + 127) / 128 * 128;
 
 // Of one consumer: 32 features of 128 tokens, an odd pitch.

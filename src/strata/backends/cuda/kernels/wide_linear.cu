@@ -6,7 +6,7 @@
 using namespace strata;
 
 using Weights = WideFormat<STRATA_SUB, STRATA_HALVES, STRATA_TERMS, STRATA_MIN>;
-using Tile = Wide<Weights, STRATA_STAGES>;
+using Tile = Wide<Weights, STRATA_STAGES, false>;
 
 // Rows [first, first + 64 * slabs) of the matrix's n; each thread block has `each` tiles of rows.
 extern "C" __global__ void __launch_bounds__(Tile::kThreads, 1)
