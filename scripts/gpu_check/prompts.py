@@ -173,20 +173,21 @@ def dense(driver: Driver, types: Sequence[str] = TYPES) -> Iterator[tuple[str, A
 
 def floating(driver: Driver) -> Iterator[tuple[str, Any]]:
     """Float products of the chunk form beside the step form's."""
-    shapes = sized([("BF16", 320, 10240), ("F32", 512, 2560)], [("BF16", 64, 256)])
+    shapes = [("BF16", 320, 10240), ("BF16", 10240, 320), ("F32", 512, 2560), ("F16", 6912, 2560)]
     rows = sized(8192, 64)
-    for name, n, k in shapes:
+    for name, n, k in sized(shapes, [("BF16", 64, 256)]):
         title = f"{name} {rows} x {n} x {k}"
         want, by = timed(driver, dense_case(name, rows, n, k), 1)
         work = {"wide_float": 2.0 * rows * n * k, "linear_f": 2.0 * rows * n * k}
         yield f"{title} step", told(f"{title} step form", by, work, True)
-        for label, choice in (("wide", lower_wide_float._WIDE), ("narrow", lower_wide_float._NARROW)):
-            with setting(lower_wide_float, "_WIDE", choice), setting(lower_wide_float, "_NARROW", choice):
+        for outputs in lower_wide_float._OUTPUTS:
+            with setting(lower_wide_float, "_OUTPUTS", (outputs,)):
                 got, by = timed(driver, dense_case(name, rows, n, k, "chunk"))
             error = float(
                 np.sqrt(np.mean((got.astype(np.float64) - want) ** 2) / np.mean(want.astype(np.float64) ** 2))
             )
-            yield f"{title} {label}", told(f"{title} {label}", by, work, error)
+            label = f"{title}, {2 * outputs} outputs"
+            yield label, told(label, by, work, error)
 
 
 def where_experts_differ(driver: Driver) -> None:

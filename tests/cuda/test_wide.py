@@ -107,11 +107,10 @@ def test_few_outputs_of_prompts_have_the_bits_of_steps(name, n, many, backend, m
     assert nrmse(got, activations(200, 328)[:198].astype(np.float64) @ matrix.T) < 1e-6
 
 
-@pytest.mark.parametrize(("n", "k"), [(70, 2560), (11, 328)])
+@pytest.mark.parametrize(("n", "k"), [(70, 2560), (10, 328)])
 @pytest.mark.parametrize("name", FLOATS)
-def test_float_products_of_prompts(name, n, k, backend, monkeypatch):
-    """Near the exact product; a row's bits are its own beside any others; a wrong bit shows; parts of 128 rows."""
-    monkeypatch.setattr(lower_wide_float, "_SPLIT_BYTES", 0)
+def test_float_products_of_prompts(name, n, k, backend):
+    """Near the exact product; a row's bits are its own beside any others; a wrong bit shows."""
     got = on(chunk_case(name, 200, n, k), backend())
     matrix = weight(name, n, k, seed=3).decode().astype(np.float64)
     want = activations(200, k).astype(np.float64) @ matrix.T
@@ -120,3 +119,12 @@ def test_float_products_of_prompts(name, n, k, backend, monkeypatch):
     size = {"F32": 4}.get(name, 2)
     wrong = on(chunk_case(name, 64, n, k, 100, damage=size * (k + 5) + size - 1), backend())
     assert ((wrong != got[100:164]).any(axis=0) == (np.arange(n) == 1)).all()
+
+
+@pytest.mark.parametrize("n", [330, 258])
+def test_float_products_with_tiles_of_many_outputs(n, backend, monkeypatch):
+    """The wider tiles, some of them one after another."""
+    monkeypatch.setattr(lower_wide_float, "in_turn", lambda tiles, down, at: 2)
+    got = on(chunk_case("BF16", 70, n, 328), backend())
+    matrix = weight("BF16", n, 328, seed=3).decode().astype(np.float64)
+    assert nrmse(got, activations(200, 328)[:70].astype(np.float64) @ matrix.T) < 1e-6

@@ -5,47 +5,37 @@ from dataclasses import dataclass
 
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import FILE, Context, ints, launch, pointer, tensor_cores, type_macro
-from strata.backends.cuda.lower_wide import WIDE_ROWS
+from strata.backends.cuda.lower_wide import WIDE_ROWS, in_turn
 from strata.ops.buffers import Weight
 from strata.ops.linear import LinearF
-from strata.quants import FORMATS, Format
+from strata.quants import FORMATS
 
-_TOKENS = 128  # that planes are padded to
 _THREADS = 256
 _LINE_BYTES = 128  # of 64 values
-_SPLIT_BYTES = 96 << 20  # of split rows at a time
 _FEW = 8  # weight rows that linear_few.cu takes
 _MANY_ROWS = 2048  # from which a warp of it takes four
+_OUTPUTS = (160, 128, 64)  # of a warpgroup: those that waste least, of these the most
+_MOVE_REGISTERS = (
+    "sm_90",
+    "sm_100",
+    "sm_103",
+)  # other architectures have registers for the fewest outputs only
+_STAGES = (4, 3, 2)  # the first that fits
 
 
 @dataclass(frozen=True)
 class FloatTile:
-    """Geometry of wide_float.cu: warpgroups of 64 rows, 64 tokens a part, stages of 64 values."""
+    """Geometry of wide_float.cu: outputs of each of two warpgroups, for 64 tokens, and stages of 64 values."""
 
-    row_groups: int
-    parts: int
+    outputs: int
     stages: int
+
+    tokens = 64
+    threads = 384
 
     def shared(self, terms: int) -> int:
         """Dynamic shared memory."""
-        return 1024 + self.stages * (terms * 64 * self.row_groups + 2 * 64 * self.parts) * _LINE_BYTES
-
-
-_WIDE = (FloatTile(2, 2, 4), FloatTile(2, 2, 3), FloatTile(2, 1, 3), FloatTile(1, 1, 2))
-_NARROW = (
-    FloatTile(1, 2, 2),
-    FloatTile(1, 1, 2),
-)  # where rows of thread blocks are few: two a multiprocessor
-
-
-@dataclass(frozen=True)
-class SplitRows:
-    """Rows as f16, or sums of two: addresses of high, low (0: none) and scales, and their padded number."""
-
-    high: int
-    low: int
-    scales: int
-    rows: int
+        return 2048 + self.stages * (2 * self.tokens + terms * 2 * self.outputs) * _LINE_BYTES
 
 
 def padded(k: int) -> int:
@@ -54,24 +44,10 @@ def padded(k: int) -> int:
 
 
 def applies(op: LinearF, at: Context) -> bool:
-    """Products of a chunk's rows, where lines of weights are whole parts of 16 bytes."""
-    return op.chunk and at.bucket >= WIDE_ROWS and tensor_cores(at) and op.x.shape[-1] % 8 == 0
-
-
-def room(at: Context, rows: int, k: int, terms: int = 2) -> SplitRows:
-    """Scratch for rows of k values."""
-    count = -(-rows // _TOKENS) * _TOKENS
-    planes = [at.scratch(2 * count * padded(k)) for _ in range(terms)]
-    return SplitRows(planes[0], planes[1] if terms == 2 else 0, at.scratch(4 * count), count)
-
-
-def split(at: Context, live: Arg, first: int, x: int, k: int, fmt: Format, to: SplitRows) -> Launch:
-    """Rows at x as f16 parts; `first`: rows of the step before them, or all there are where `live` is null."""
-    args = [live, *ints(first), *(pointer(p) for p in (x, to.high, to.low, to.scales)), *ints(k)]
-    macros = [type_macro(fmt)]
-    return launch(
-        "split_rows.cu", "split_rows", to.rows, _THREADS, [*args, pointer(at.faults)], macros=macros
-    )
+    """Products of a chunk's rows, where lines of weights are whole parts of 16 bytes and outputs whole pairs."""
+    n, k = op.weight.shape
+    wide = op.chunk and at.bucket >= WIDE_ROWS and tensor_cores(at)
+    return wide and k % 8 == 0 and (n % 2 == 0 or n <= _FEW)
 
 
 @dataclass(frozen=True)
@@ -86,22 +62,20 @@ class _Matrix:
 
 
 def products(ops: Sequence[LinearF], at: Context) -> list[Launch]:
-    """Products of the same float rows, some rows at a time; weights that are no f16 are made so first."""
+    """Products of the same float rows; weights that are no f16 are made so first."""
     x, live = ops[0].x, at.live(ops[0].out)
     rows, k = min(x.shape[0], at.bucket), x.shape[-1]
-    found, matrices = [_few(op, at, rows) for op in ops if op.weight.shape[0] <= _FEW], list[_Matrix]()
+    found = [_few(op, at, rows) for op in ops if op.weight.shape[0] <= _FEW]
     ops = [op for op in ops if op.weight.shape[0] > _FEW]
     if not ops:
         return found
+    scales = pointer(at.scratch(4 * rows))
+    args = [live, *at.at(x), scales, *ints(k), pointer(at.faults)]
+    macros = [type_macro(FORMATS["F32"])]
+    found.append(launch("split_rows.cu", "row_scales", rows, _THREADS, args, macros=macros))
     for op in ops:
         matrix, nodes = _matrix(at, op.weight)
-        matrices.append(matrix)
-        found += nodes
-    each = min(rows, max(_TOKENS, _SPLIT_BYTES // (4 * padded(k)) // _TOKENS * _TOKENS))
-    planes = room(at, each, k)
-    for first in range(0, rows, each):
-        found.append(split(at, live, first, at.buffer(x) + 4 * k * first, k, FORMATS["F32"], planes))
-        found += [_product(at, m, op, planes, live, first) for m, op in zip(matrices, ops, strict=True)]
+        found += [*nodes, _product(at, matrix, op, rows, scales, live)]
     return found
 
 
@@ -120,32 +94,34 @@ def _matrix(at: Context, weight: Weight) -> tuple[_Matrix, list[Launch]]:
     if weight.format.name == "F16":
         return _Matrix(file, 0, 0, k, 1), []
     terms = 2 if weight.format.name == "F32" else 1
-    to = room(at, n, k, terms)
-    node = split(at, pointer(0), n, file, k, weight.format, to)
-    return _Matrix(to.high, to.low, to.scales, padded(k), terms), [node]
+    planes = [at.scratch(2 * n * padded(k)) for _ in range(terms)]
+    m = _Matrix(planes[0], planes[1] if terms == 2 else 0, at.scratch(4 * n), padded(k), terms)
+    args = [*(pointer(p) for p in (file, m.high, m.low, m.scales)), *ints(k), pointer(at.faults)]
+    macros = [type_macro(weight.format)]
+    return m, [launch("split_rows.cu", "split_rows", n, _THREADS, args, macros=macros)]
 
 
-def _product(at: Context, m: _Matrix, op: LinearF, x: SplitRows, live: Arg, first: int) -> Launch:
+def _product(at: Context, m: _Matrix, op: LinearF, rows: int, scales: Arg, live: Arg) -> Launch:
     n, k = op.weight.shape
-    tile = _tile(at, n, x.rows, m.terms)
-    out = at.buffer(op.out) + 4 * n * first
-    args = [live, *(pointer(p) for p in (m.high, m.low, x.high, x.low, x.scales, m.scales, out))]
-    args += ints(n, x.rows, first, k, m.pitch)
+    possible = _OUTPUTS if at.properties.arch in _MOVE_REGISTERS else _OUTPUTS[-1:]
+    outputs = min(possible, key=lambda each: (-(-n // (2 * each)) * each, -each))
+    sized = (FloatTile(outputs, stages) for stages in _STAGES)
+    tile = next(t for t in sized if t.shared(m.terms) <= at.properties.shared)
+    across, down = -(-n // (2 * tile.outputs)), -(-rows // tile.tokens)
+    each = in_turn(across, down, at)
+    args = [
+        live,
+        *(pointer(p) for p in (m.high, m.low)),
+        *at.at(op.x),
+        scales,
+        pointer(m.scales),
+        *at.at(op.out),
+    ]
+    args += ints(n, down, k, m.pitch, each)
     macros = [
         ("STRATA_WEIGHT_TERMS", m.terms),
-        ("STRATA_ROW_GROUPS", tile.row_groups),
-        ("STRATA_PARTS", tile.parts),
+        ("STRATA_OUTPUTS", tile.outputs),
         ("STRATA_STAGES", tile.stages),
     ]
-    grid = -(-n // (64 * tile.row_groups)) * (x.rows // (64 * tile.parts))
-    shared, threads = tile.shared(m.terms), 128 * tile.row_groups
-    return launch("wide_float.cu", "wide_float", grid, threads, args, macros=macros, shared=shared)
-
-
-def _tile(at: Context, n: int, tokens: int, terms: int) -> FloatTile:
-    """Wide tiles where they fill the device and waste few rows."""
-    room = at.properties.shared
-    wide = next((t for t in _WIDE if t.shared(terms) <= room), _WIDE[-1])
-    blocks = -(-n // (64 * wide.row_groups)) * (tokens // (64 * wide.parts))
-    filled = n % 128 == 0 and blocks >= 2 * at.properties.multiprocessors
-    return wide if filled else next((t for t in _NARROW if 2 * t.shared(terms) <= room), wide)
+    grid, shared = -(-across // each) * down, tile.shared(m.terms)
+    return launch("wide_float.cu", "wide_float", grid, tile.threads, args, macros=macros, shared=shared)

@@ -1,25 +1,30 @@
-// wide_float: y[token][row] for f16 weights and rows that are sums of two f16 (split_rows.cu), on tensor cores. Sums of 256 values are
+// wide_float: y[token][output] for f16 weights and float rows, which are taken as sums of two f16, on tensor cores. Sums of 256 values are
 // taken by the tensor cores and added in float: a row's result depends on K alone.
 //
-// Macros: STRATA_WEIGHT_TERMS (2: weights are sums of two as well; their low parts times low parts are left out), STRATA_ROW_GROUPS,
-// STRATA_PARTS (64 tokens each), STRATA_STAGES. Grid: tiles of rows x tiles of tokens, which are those from `first` of the step's on.
-// scales, row_scales (null: 1): powers of two that products are multiplied by, a token and a row.
+// A thread block has 64 tokens and tiles of outputs one after another. Two warpgroups multiply, each half of a tile's outputs; one splits
+// the rows, copies weights and fills a ring of stages of 64 values, as in wide.cuh.
+//
+// Outputs are an even number. Macros: STRATA_WEIGHT_TERMS (2: weights are sums of two as well; their low parts times low parts are left out), STRATA_OUTPUTS (of a
+// warpgroup), STRATA_STAGES. Grid: groups of `each` tiles of outputs x tiles of tokens, tokens first.
+// scales, output_scales (null: 1): powers of two that a row was and is to be multiplied by (row_scales), and that an output's products are.
 #include "op.cuh"
 
 using namespace strata;
 
 namespace {
 
-constexpr int Terms = STRATA_WEIGHT_TERMS, Parts = STRATA_PARTS, Stages = STRATA_STAGES;
-constexpr int kThreads = 128 * STRATA_ROW_GROUPS, kRows = 64 * STRATA_ROW_GROUPS, kTokens = 64 * Parts;
+constexpr int Terms = STRATA_WEIGHT_TERMS, N = STRATA_OUTPUTS, Count = STRATA_STAGES;
+constexpr int kConsumers = 256, kProducers = 128, kTokens = 64, kOutputs = 2 * N;
 constexpr int kLine = 128;  // bytes of 64 values
-constexpr int kStageBytes = (Terms * kRows + 2 * kTokens) * kLine;
+constexpr int kPlaneBytes = kTokens * kLine, kStageBytes = 2 * kPlaneBytes + Terms * kOutputs * kLine;
+constexpr int kProducerRegisters = 88, kConsumerRegisters = 208;
 
-// Lines of 64 values from value 64 * i on, parts of 16 bytes at part ^ line % 8; zeros beyond k and the last line's copy beyond `lines`.
-template <int Lines> __device__ __forceinline__ void copy_lines(uint8_t* to, const uint16_t* from, int first, int lines, int i, int pitch, int k) {
-#pragma unroll
-  for (int u = threadIdx.x; u < Lines * 8; u += kThreads) {
-    const int line = u / 8, part = u % 8, at = 64 * i + 8 * part;
+// Lines of 64 values of weights from value 64 * i on, parts of 16 bytes at part ^ line % 8; zeros beyond k, the last line's copy beyond `lines`.
+__device__ __forceinline__ void copy_lines(uint8_t* to, const uint16_t* from, int first, int lines, int i, int pitch, int k, int producer) {
+  const int part = producer % 8, at = 64 * i + 8 * part;
+#pragma unroll 4  // addresses of all lines would be kept in registers
+  for (int u = 0; u < kOutputs; u += kProducers / 8) {
+    const int line = u + producer / 8;
     uint8_t* target = to + line * kLine + (part ^ line % 8) * 16;
     if (at < k) {
       copy_async<16>(target, from + static_cast<int64_t>(min(first + line, lines - 1)) * pitch + at);
@@ -29,78 +34,140 @@ template <int Lines> __device__ __forceinline__ void copy_lines(uint8_t* to, con
   }
 }
 
+// Rows of a stage on their way: each thread has four neighbouring values of eight rows.
+struct FloatRows {
+  const float* x;  // at this thread's first value
+  float scale[8];
+  int k, there;  // of the eight rows
+  float4 value[8];
+
+  __device__ __forceinline__ FloatRows(const float* rows, const float* scales, int tokens, int k_, int producer)
+      : x(rows + static_cast<int64_t>(producer / 16) * k_ + producer % 16 * 4), k(k_), there((tokens - producer / 16 + 7) / 8) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) scale[j] = j < there ? scales[producer / 16 + 8 * j] : 0.0f;
+  }
+  __device__ __forceinline__ void fetch(int i, int producer) {
+    const bool inside = 64 * i + producer % 16 * 4 < k;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      value[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      if (inside && j < there) value[j] = *reinterpret_cast<const float4*>(x + static_cast<int64_t>(8 * j) * k + 64 * i);
+    }
+  }
+  __device__ __forceinline__ void put(uint8_t* high, int producer) const {
+    const int part = producer % 16, row = producer / 16;
+    uint8_t* to = high + row * kLine + ((part / 2 ^ row % 8) * 16 + part % 2 * 8);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float v[4] = {value[j].x * scale[j], value[j].y * scale[j], value[j].z * scale[j], value[j].w * scale[j]};
+      uint32_t h[2], l[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        h[e] = pack_f16(v[2 * e], v[2 * e + 1]);
+        l[e] = pack_f16(v[2 * e] - half_float(static_cast<uint16_t>(h[e])), v[2 * e + 1] - half_float(static_cast<uint16_t>(h[e] >> 16)));
+      }
+      *reinterpret_cast<uint2*>(to + 8 * j * kLine) = make_uint2(h[0], h[1]);
+      *reinterpret_cast<uint2*>(to + 8 * j * kLine + kPlaneBytes) = make_uint2(l[0], l[1]);
+    }
+  }
+};
+
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(kThreads, kThreads == 128 ? 2 : 1)
-    wide_float(const int* live, const uint16_t* high, const uint16_t* low, const uint16_t* x_high, const uint16_t* x_low, const float* scales,
-               const float* row_scales, float* y, int n, int tokens, int first, int k, int pitch) {
+extern "C" __global__ void __launch_bounds__(kConsumers + kProducers, 1)
+    wide_float(const int* live, const uint16_t* high, const uint16_t* low, const float* x, const float* scales, const float* output_scales,
+               float* y, int n, int tiles_of_tokens, int k, int pitch, int each) {
   STRATA_DYNAMIC_SHARED(shared);
+  Barrier *full = reinterpret_cast<Barrier*>(shared), *empty = full + Count;
+  uint8_t* base = shared + 1024 + (1024 - shared_offset(shared) % 1024) % 1024;
+  if (threadIdx.x < Count) full[threadIdx.x].init(kProducers), empty[threadIdx.x].init(kConsumers / 32);
+  __syncthreads();
   dependency_wait();
   dependency_launch();
-  const int across = (n + kRows - 1) / kRows, row0 = static_cast<int>(blockIdx.x) % across * kRows;
-  const int token0 = static_cast<int>(blockIdx.x) / across * kTokens, count = *live - first;
-  if (token0 >= count) return;
-  uint8_t* base = shared + (1024 - shared_offset(shared) % 1024) % 1024;
-  const int stages = (k + 63) / 64, padded = 64 * stages;
-  const auto stage = [&](int i) { return base + i % Stages * kStageBytes; };
-  const auto copy = [&](int i) {
-    uint8_t* to = stage(i);
-    copy_lines<kTokens>(to, x_high, token0, tokens, i, padded, padded);
-    copy_lines<kTokens>(to + kTokens * kLine, x_low, token0, tokens, i, padded, padded);
-    copy_lines<kRows>(to + 2 * kTokens * kLine, high, row0, n, i, pitch, k);
-    if constexpr (Terms == 2) copy_lines<kRows>(to + (2 * kTokens + kRows) * kLine, low, row0, n, i, pitch, k);
+  const int token0 = static_cast<int>(blockIdx.x) % tiles_of_tokens * kTokens, tile0 = static_cast<int>(blockIdx.x) / tiles_of_tokens * each;
+  const int tiles = min(each, (n + kOutputs - 1) / kOutputs - tile0), tokens = min(*live - token0, kTokens), stages = (k + 63) / 64;
+  if (tokens <= 0) return;
+  int slot = 0;
+  uint32_t parity = 0;
+  const auto next = [&] {
+    if (++slot == Count) slot = 0, parity ^= 1;
   };
-#pragma unroll
-  for (int i = 0; i < Stages - 1; ++i) {
-    if (i < stages) copy(i);
-    copies_group();
-  }
-  float c[Parts][32], total[Parts][32];
-#pragma unroll
-  for (int part = 0; part < Parts; ++part)
-#pragma unroll
-    for (int i = 0; i < 32; ++i) c[part][i] = 0.0f, total[part][i] = 0.0f;
-  const int lane = lane_id(), line = warp_id() * 16 + lane % 16;  // of weights
+  if (threadIdx.x >= kConsumers) {
+    registers_shrink<kProducerRegisters>();
+    const int producer = static_cast<int>(threadIdx.x) - kConsumers;
+    FloatRows rows(x + static_cast<int64_t>(token0) * k, scales + token0, tokens, k, producer);
+    int before = -1;
+    const auto there = [&] {
+      publish_shared();
+      full[before].arrive();
+    };
+    rows.fetch(0, producer);
 #pragma unroll 1
-  for (int i = 0; i < stages; ++i) {
-    copies_wait_for_groups<Stages - 2>();
-    publish_shared();
-    __syncthreads();
-    if (i + Stages - 1 < stages) copy(i + Stages - 1);
-    copies_group();
-    const uint8_t *x = stage(i), *w = x + 2 * kTokens * kLine + line * kLine;
-    uint32_t a[Terms][4][4];
-#pragma unroll
-    for (int e = 0; e < Terms; ++e)
-#pragma unroll
-      for (int slice = 0; slice < 4; ++slice) load_matrices(a[e][slice], w + e * kRows * kLine + ((2 * slice + lane / 16) ^ line % 8) * 16);
-    products_fence();
-#pragma unroll
-    for (int slice = 0; slice < 4; ++slice)
-#pragma unroll
-      for (int part = 0; part < Parts; ++part) {
-        const uint8_t* columns = x + part * 64 * kLine;
-        group_product(c[part], a[0][slice], columns, slice, slice > 0 || i % 4 > 0);
-        group_product(c[part], a[0][slice], columns + kTokens * kLine, slice, true);
-        if constexpr (Terms == 2) group_product(c[part], a[1][slice], columns, slice, true);
+    for (int tile = 0; tile < tiles; ++tile)
+#pragma unroll 1
+      for (int i = 0; i < stages; ++i) {
+        empty[slot].wait(parity ^ 1);
+        uint8_t* to = base + slot * kStageBytes;
+        copy_lines(to + 2 * kPlaneBytes, high, (tile0 + tile) * kOutputs, n, i, pitch, k, producer);
+        if constexpr (Terms == 2) copy_lines(to + 2 * kPlaneBytes + kOutputs * kLine, low, (tile0 + tile) * kOutputs, n, i, pitch, k, producer);
+        copies_group();
+        rows.put(to, producer);
+        rows.fetch(i + 1 < stages ? i + 1 : 0, producer);
+        if (before >= 0) copies_wait_for_groups<1>(), there();
+        before = slot;
+        next();
       }
-    products_commit();
-#pragma unroll
-    for (int part = 0; part < Parts; ++part) products_wait<0>(c[part]);
-    if (i % 4 == 3 || i + 1 == stages) {
-#pragma unroll
-      for (int part = 0; part < Parts; ++part)
-#pragma unroll
-        for (int e = 0; e < 32; ++e) total[part][e] += c[part][e];
-    }
+    copies_wait_for_groups<0>(), there();
+    return;
   }
-  const int row = row0 + warp_id() * 16 + lane / 4;
+  registers_grow<kConsumerRegisters>();
+  const int group = warp_id() / 4, lane = lane_id();
+#pragma unroll 1
+  for (int tile = 0; tile < tiles; ++tile) {
+    float c[N / 2], total[N / 2];
 #pragma unroll
-  for (int part = 0; part < Parts; ++part)
+    for (int e = 0; e < N / 2; ++e) c[e] = total[e] = 0.0f;
+#pragma unroll 1
+    for (int i = 0; i < stages; ++i) {
+      full[slot].wait(parity);
+      const uint8_t *a = base + slot * kStageBytes, *b = a + 2 * kPlaneBytes + group * N * kLine;
+      products_fence();
 #pragma unroll
-    for (int e = 0; e < 32; ++e) {
-      const int token = token0 + 64 * part + e / 4 * 8 + 2 * (lane % 4) + e % 2, mine = row + 8 * (e / 2 % 2);
-      if (mine >= n || token >= count) continue;
-      y[static_cast<int64_t>(token) * n + mine] = total[part][e] * scales[token] * (row_scales ? row_scales[mine] : 1.0f);
+      for (int slice = 0; slice < 4; ++slice) {
+        tile_product<N>(c, a, b, slice, slice > 0 || i % 4 > 0);
+        tile_product<N>(c, a + kPlaneBytes, b, slice, true);
+        if constexpr (Terms == 2) tile_product<N>(c, a, b + kOutputs * kLine, slice, true);
+      }
+      products_commit();
+      products_wait<0>(c);
+      __syncwarp();
+      if (lane == 0) empty[slot].arrive();
+      next();
+      if (i % 4 == 3 || i + 1 == stages) {
+#pragma unroll
+        for (int e = 0; e < N / 2; ++e) total[e] += c[e];
+      }
     }
+    const int output = (tile0 + tile) * kOutputs + group * N + 2 * (lane % 4), token = warp_id() % 4 * 16 + lane / 4;
+    float back[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) back[h] = div32(1.0f, scales[token0 + min(token + 8 * h, tokens - 1)]);
+    float2 scale[N / 8];
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j) {
+      scale[j] = make_float2(1.0f, 1.0f);
+      if (output_scales) scale[j] = *reinterpret_cast<const float2*>(output_scales + min(output + 8 * j, n - 2));
+    }
+    float* to = y + static_cast<int64_t>(token0 + token) * n + output;
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        if (output + 8 * j < n && token + 8 * h < tokens) {
+          const float *v = total + 4 * j + 2 * h;
+          *reinterpret_cast<float2*>(to + static_cast<int64_t>(8 * h) * n + 8 * j) =
+              make_float2(v[0] * back[h] * scale[j].x, v[1] * back[h] * scale[j].y);
+        }
+  }
 }
+extern "C" { extern __device__ const int wide_float_shared = 2048 + Count * kStageBytes; }
