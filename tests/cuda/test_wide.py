@@ -124,6 +124,7 @@ def test_float_products_of_prompts(name, n, k, backend):
 @pytest.mark.parametrize("n", [330, 258])
 def test_float_products_with_tiles_of_many_outputs(n, backend, monkeypatch):
     """The wider tiles, some of them one after another."""
+    monkeypatch.setattr(lower_wide_float, "_outputs", lambda at, n, rows: 160 if n == 330 else 128)
     monkeypatch.setattr(lower_wide_float, "in_turn", lambda tiles, down, at: 2)
     got = on(chunk_case("BF16", 70, n, 328), backend())
     matrix = weight("BF16", n, 328, seed=3).decode().astype(np.float64)

@@ -28,6 +28,8 @@ inline uint64_t global_timer() {
 
 inline void wait_for_phase(const uint32_t* phases, uint32_t parity) { emulated::emulated_phase(phases, parity); }
 
+template <class T> inline void add_up(T*&) {}
+
 inline uint32_t spread_signs(uint32_t v) { return (v >> 7 & 0x01010101u) * 255u; }
 
 // A lane's registers of one int8 product of tiles, 16 rows x 8 columns, `k` values deep (16 or 32): lane 4 g + t has rows

@@ -14,7 +14,8 @@ _THREADS = 256
 _LINE_BYTES = 128  # of 64 values
 _FEW = 8  # weight rows that linear_few.cu takes
 _MANY_ROWS = 2048  # from which a warp of it takes four
-_OUTPUTS = (160, 128, 64)  # of a warpgroup: those that waste least, of these the most
+_OUTPUTS = (160, 128, 64)  # of a warpgroup
+_SPLITTING = 64  # outputs that take as long as a stage's rows take to be split
 _MOVE_REGISTERS = (
     "sm_90",
     "sm_100",
@@ -31,7 +32,7 @@ class FloatTile:
     stages: int
 
     tokens = 64
-    threads = 384
+    threads = 512
 
     def shared(self, terms: int) -> int:
         """Dynamic shared memory."""
@@ -103,9 +104,7 @@ def _matrix(at: Context, weight: Weight) -> tuple[_Matrix, list[Launch]]:
 
 def _product(at: Context, m: _Matrix, op: LinearF, rows: int, scales: Arg, live: Arg) -> Launch:
     n, k = op.weight.shape
-    possible = _OUTPUTS if at.properties.arch in _MOVE_REGISTERS else _OUTPUTS[-1:]
-    outputs = min(possible, key=lambda each: (-(-n // (2 * each)) * each, -each))
-    sized = (FloatTile(outputs, stages) for stages in _STAGES)
+    sized = (FloatTile(_outputs(at, n, rows), stages) for stages in _STAGES)
     tile = next(t for t in sized if t.shared(m.terms) <= at.properties.shared)
     across, down = -(-n // (2 * tile.outputs)), -(-rows // tile.tokens)
     each = in_turn(across, down, at)
@@ -125,3 +124,15 @@ def _product(at: Context, m: _Matrix, op: LinearF, rows: int, scales: Arg, live:
     ]
     grid, shared = -(-across // each) * down, tile.shared(m.terms)
     return launch("wide_float.cu", "wide_float", grid, tile.threads, args, macros=macros, shared=shared)
+
+
+def _outputs(at: Context, n: int, rows: int) -> int:
+    """Of a warpgroup: those with which the rounds of thread blocks take least, of these the most."""
+    possible = _OUTPUTS if at.properties.arch in _MOVE_REGISTERS else _OUTPUTS[-1:]
+    down = -(-rows // FloatTile.tokens)
+
+    def time(outputs: int) -> int:
+        rounds = -(-(-(-n // (2 * outputs)) * down) // at.properties.multiprocessors)
+        return rounds * (outputs + _SPLITTING)
+
+    return min(possible, key=lambda outputs: (time(outputs), -outputs))

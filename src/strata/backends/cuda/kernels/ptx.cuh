@@ -67,6 +67,9 @@ __device__ __forceinline__ void wait_for_phase(const uint32_t* phases, uint32_t 
   while ((*static_cast<const volatile uint32_t*>(phases) >> 16 & 1u) == parity) continue;
 }
 
+// The compiler may not know what p was: addresses of a loop's turns are added up, not all kept in registers.
+template <class T> __device__ __forceinline__ void add_up(T*& p) { asm volatile("" : "+l"(p)); }
+
 // Every byte filled with its top bit (__byte_perm has no sign mode).
 __device__ __forceinline__ uint32_t spread_signs(uint32_t v) {
   uint32_t mask;

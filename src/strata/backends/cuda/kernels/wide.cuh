@@ -18,7 +18,7 @@ template <class F, int Count, bool Decodes> struct Wide {
   static constexpr int kConsumers = 256, kProducers = 128, kThreads = kConsumers + kProducers;
   static constexpr int kRows = 128, kTokens = 128, kQuarter = 32, kPasses = 2 * F::kSub;
   // Of a thread: 504 for the three warpgroups together (launch bounds give each 168).
-  static constexpr int kProducerRegisters = Decodes ? 88 : 72, kConsumerRegisters = (504 - kProducerRegisters) / 2;
+  static constexpr int kProducerRegisters = Decodes ? 72 : 56, kConsumerRegisters = (504 - kProducerRegisters) / 2;
   using Image = RowImage<F>;
 
   struct Stage {
@@ -131,9 +131,10 @@ template <class F, int Count, bool Decodes> struct Wide {
     products_commit();
   }
 
-  // What the tokens of a quarter bring to their chain steps with a block: read before their products are waited for.
+  // What the tokens of a quarter bring to their chain steps with a block.
   struct Scales {
     float4 d[2], sum[F::kMin == 1 ? 2 : 1];
+    Scales() = default;
     __device__ __forceinline__ Scales(const TokenImage& tokens, int b, int quarter) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
@@ -204,36 +205,40 @@ template <class F, int Count, bool Decodes> struct Wide {
     __device__ __forceinline__ void next() { ++done, end = (done + 1) * blocks >> shift; }
   };
 
-  // A stage's two blocks, of the tile's first Active quarters.
+  static __device__ __forceinline__ float2 row_scales(const Image& image, int pass) {
+    return *reinterpret_cast<const float2*>(&image.line[pass][group_row() + 2 * (lane_id() / 4)]);
+  }
+
+  // A stage's two blocks, of the tile's first Active quarters. While a quarter's products are taken, the one before is added, and what the
+  // next one's steps need is read.
   template <int Active>
   static __device__ __forceinline__ void blocks_of(const Stage& s, int first, Segments& segment, float (&y)[Active][16], float (&total)[Active][16]) {
     const Image& image = s.rows[row_group()];
     Fragments a[2];
     float c[2][16];
+    float2 w[2];
+    Scales scales[2] = {{s.tokens[0], 0, 0}, {}};
+    w[0] = row_scales(image, 0);
     fragments(image, 0, a[0]);
     multiply(s, 0, 0, a[0], c[0]);
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const bool more = pass + 1 < kPasses;  // nothing may be in flight where the loop turns
       const bool there = pass < F::kSub || first + 1 < segment.blocks;
-      const float2 w = *reinterpret_cast<const float2*>(&image.line[pass][group_row() + 2 * (lane_id() / 4)]);
 #pragma unroll
       for (int quarter = 0; quarter < Active; ++quarter) {
-        const int now = (pass * Active + quarter) % 2;
-        const Scales scales(s.tokens[quarter / 2], pass / F::kSub, quarter);
+        const int now = (pass * Active + quarter) % 2, next = quarter + 1 < Active ? quarter + 1 : 0, its = quarter + 1 < Active ? pass : pass + 1;
         if (quarter == 0 && Active == 1 && more) fragments(image, pass + 1, a[(pass + 1) % 2]);
-        if (quarter + 1 < Active) {
-          multiply(s, pass, quarter + 1, a[pass % 2], c[now ^ 1]);
-        } else if (more) {
-          multiply(s, pass + 1, 0, a[(pass + 1) % 2], c[now ^ 1]);
-        }
+        if (quarter + 1 < Active || more) multiply(s, its, next, a[its % 2], c[now ^ 1]);
         if (quarter == 0 && Active > 1 && more) fragments(image, pass + 1, a[(pass + 1) % 2]);
+        if (quarter == 0 && more) w[(pass + 1) % 2] = row_scales(image, pass + 1);
         if (quarter + 1 < Active || more) {
+          scales[now ^ 1] = Scales(s.tokens[next / 2], its / F::kSub, next);
           products_wait<1>(c[now]);
         } else {
           products_wait<0>(c[now]);
         }
-        if (there) steps(image, s.tokens[quarter / 2], scales, pass, quarter, w, c[now], y[quarter]);
+        if (there) steps(image, s.tokens[quarter / 2], scales[now], pass, quarter, w[pass % 2], c[now], y[quarter]);
       }
       if (pass % F::kSub == F::kSub - 1 && first + pass / F::kSub + 1 == segment.end) {
 #pragma unroll

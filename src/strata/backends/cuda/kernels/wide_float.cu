@@ -2,7 +2,7 @@
 // taken by the tensor cores and added in float: a row's result depends on K alone.
 //
 // A thread block has 64 tokens and tiles of outputs one after another. Two warpgroups multiply, each half of a tile's outputs; one splits
-// the rows, copies weights and fills a ring of stages of 64 values, as in wide.cuh.
+// rows and one copies weights to a ring of stages of 64 values, as in wide.cuh.
 //
 // Outputs are an even number. Macros: STRATA_WEIGHT_TERMS (2: weights are sums of two as well; their low parts times low parts are left out), STRATA_OUTPUTS (of a
 // warpgroup), STRATA_STAGES. Grid: groups of `each` tiles of outputs x tiles of tokens, tokens first.
@@ -14,44 +14,53 @@ using namespace strata;
 namespace {
 
 constexpr int Terms = STRATA_WEIGHT_TERMS, N = STRATA_OUTPUTS, Count = STRATA_STAGES;
-constexpr int kConsumers = 256, kProducers = 128, kTokens = 64, kOutputs = 2 * N;
+constexpr int kConsumers = 256, kProducers = 128, kThreads = kConsumers + 2 * kProducers, kTokens = 64, kOutputs = 2 * N;
 constexpr int kLine = 128;  // bytes of 64 values
 constexpr int kPlaneBytes = kTokens * kLine, kStageBytes = 2 * kPlaneBytes + Terms * kOutputs * kLine;
-constexpr int kProducerRegisters = 88, kConsumerRegisters = 208;
+constexpr int kProducerRegisters = 72, kConsumerRegisters = 184;
 
-// Lines of 64 values of weights from value 64 * i on, parts of 16 bytes at part ^ line % 8; zeros beyond k, the last line's copy beyond `lines`.
+// Lines of 64 values of weights from value 64 * i on, parts of 16 bytes at part ^ line % 8; zeros beyond k. Lines beyond `lines` stay as they
+// are: nobody asks for what they give.
 __device__ __forceinline__ void copy_lines(uint8_t* to, const uint16_t* from, int first, int lines, int i, int pitch, int k, int producer) {
-  const int part = producer % 8, at = 64 * i + 8 * part;
-#pragma unroll 4  // addresses of all lines would be kept in registers
-  for (int u = 0; u < kOutputs; u += kProducers / 8) {
-    const int line = u + producer / 8;
-    uint8_t* target = to + line * kLine + (part ^ line % 8) * 16;
-    if (at < k) {
-      copy_async<16>(target, from + static_cast<int64_t>(min(first + line, lines - 1)) * pitch + at);
-    } else {
-      *reinterpret_cast<uint4*>(target) = make_uint4(0, 0, 0, 0);
-    }
+  constexpr int kStep = kProducers / 8;
+  const int part = producer % 8, line = producer / 8, at = 64 * i + 8 * part;
+  uint8_t* target = to + line * kLine + (part ^ line % 8) * 16;
+  if (at >= k) {
+#pragma unroll 4
+    for (int u = 0; u < kOutputs; u += kStep) *reinterpret_cast<uint4*>(target + u * kLine) = make_uint4(0, 0, 0, 0);
+    return;
   }
+  const uint16_t* source = from + static_cast<int64_t>(first + line) * pitch + at;
+  const int there = lines - first - line;
+#pragma unroll
+  for (int u = 0; u < kOutputs; u += kStep, source += kStep * pitch, add_up(source))
+    if (u < there) copy_async<16>(target + u * kLine, source);
 }
 
 // Rows of a stage on their way: each thread has four neighbouring values of eight rows.
 struct FloatRows {
-  const float* x;  // at this thread's first value
+  static constexpr int kEarly = 4;
+  const float *first, *x;  // of the rows; this thread's first value
   float scale[8];
-  int k, there;  // of the eight rows
+  int k, tokens, there;  // of the eight rows
   float4 value[8];
 
-  __device__ __forceinline__ FloatRows(const float* rows, const float* scales, int tokens, int k_, int producer)
-      : x(rows + static_cast<int64_t>(producer / 16) * k_ + producer % 16 * 4), k(k_), there((tokens - producer / 16 + 7) / 8) {
+  __device__ __forceinline__ FloatRows(const float* rows, const float* scales, int tokens_, int k_, int producer)
+      : first(rows), x(rows + static_cast<int64_t>(producer / 16) * k_ + producer % 16 * 4), k(k_), tokens(tokens_),
+        there((tokens_ - producer / 16 + 7) / 8) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) scale[j] = j < there ? scales[producer / 16 + 8 * j] : 0.0f;
   }
   __device__ __forceinline__ void fetch(int i, int producer) {
     const bool inside = 64 * i + producer % 16 * 4 < k;
+    const float* from = x + 64 * i;
+    // What is read kEarly stages later comes to the cache: a line a thread.
+    const int early = 64 * (i + kEarly) + producer % 2 * 32;
+    if (early < k && producer / 2 < tokens) fetch_line(reinterpret_cast<const uint8_t*>(first + static_cast<int64_t>(producer / 2) * k + early));
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < 8; ++j, from += 8 * k, add_up(from)) {
       value[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      if (inside && j < there) value[j] = *reinterpret_cast<const float4*>(x + static_cast<int64_t>(8 * j) * k + 64 * i);
+      if (inside && j < there) value[j] = *reinterpret_cast<const float4*>(from);
     }
   }
   __device__ __forceinline__ void put(uint8_t* high, int producer) const {
@@ -74,13 +83,13 @@ struct FloatRows {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(kConsumers + kProducers, 1)
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
     wide_float(const int* live, const uint16_t* high, const uint16_t* low, const float* x, const float* scales, const float* output_scales,
                float* y, int n, int tiles_of_tokens, int k, int pitch, int each) {
   STRATA_DYNAMIC_SHARED(shared);
   Barrier *full = reinterpret_cast<Barrier*>(shared), *empty = full + Count;
   uint8_t* base = shared + 1024 + (1024 - shared_offset(shared) % 1024) % 1024;
-  if (threadIdx.x < Count) full[threadIdx.x].init(kProducers), empty[threadIdx.x].init(kConsumers / 32);
+  if (threadIdx.x < Count) full[threadIdx.x].init(2 * kProducers), empty[threadIdx.x].init(kConsumers / 32);
   __syncthreads();
   dependency_wait();
   dependency_launch();
@@ -94,25 +103,37 @@ extern "C" __global__ void __launch_bounds__(kConsumers + kProducers, 1)
   };
   if (threadIdx.x >= kConsumers) {
     registers_shrink<kProducerRegisters>();
-    const int producer = static_cast<int>(threadIdx.x) - kConsumers;
-    FloatRows rows(x + static_cast<int64_t>(token0) * k, scales + token0, tokens, k, producer);
+    const int producer = static_cast<int>(threadIdx.x) % kProducers;
+    if (threadIdx.x < kConsumers + kProducers) {
+      FloatRows rows(x + static_cast<int64_t>(token0) * k, scales + token0, tokens, k, producer);
+      rows.fetch(0, producer);
+#pragma unroll 1
+      for (int tile = 0; tile < tiles; ++tile)
+#pragma unroll 1
+        for (int i = 0; i < stages; ++i) {
+          empty[slot].wait(parity ^ 1);
+          rows.put(base + slot * kStageBytes, producer);
+          publish_shared();
+          full[slot].arrive();
+          rows.fetch(i + 1 < stages ? i + 1 : 0, producer);
+          next();
+        }
+      return;
+    }
     int before = -1;
     const auto there = [&] {
       publish_shared();
       full[before].arrive();
     };
-    rows.fetch(0, producer);
 #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile)
 #pragma unroll 1
       for (int i = 0; i < stages; ++i) {
         empty[slot].wait(parity ^ 1);
-        uint8_t* to = base + slot * kStageBytes;
-        copy_lines(to + 2 * kPlaneBytes, high, (tile0 + tile) * kOutputs, n, i, pitch, k, producer);
-        if constexpr (Terms == 2) copy_lines(to + 2 * kPlaneBytes + kOutputs * kLine, low, (tile0 + tile) * kOutputs, n, i, pitch, k, producer);
+        uint8_t* to = base + slot * kStageBytes + 2 * kPlaneBytes;
+        copy_lines(to, high, (tile0 + tile) * kOutputs, n, i, pitch, k, producer);
+        if constexpr (Terms == 2) copy_lines(to + kOutputs * kLine, low, (tile0 + tile) * kOutputs, n, i, pitch, k, producer);
         copies_group();
-        rows.put(to, producer);
-        rows.fetch(i + 1 < stages ? i + 1 : 0, producer);
         if (before >= 0) copies_wait_for_groups<1>(), there();
         before = slot;
         next();
