@@ -36,3 +36,10 @@ def test_it_comes_back_when_it_pays_again():
 def test_pauses_say_nothing():
     with_ns = [10**9 if i % 64 == 1 else 4_000_000 for i in range(STEPS)]
     assert sum(_native.try_out(0, with_ns, [3_000_000] * STEPS)) < STEPS / 32
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_steps_that_differ_much_hold_nothing_back(seed):
+    """What a step misses moves its time by a third either way; what pays a tenth is done all the same."""
+    with_it, without = (np.abs(steps(mean, 0.33, seed + s)).tolist() for mean, s in ((4e6, 0), (4.4e6, 100)))
+    assert sum(_native.try_out(1, with_it, without)) < 2 * STEPS / 64

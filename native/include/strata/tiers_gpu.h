@@ -53,13 +53,16 @@ struct TierSettings {
 // after it. While what should pay is slower it is held back, and the trial is to do it.
 struct Trial {
   uint64_t before, probe;  // nanoseconds of the step before the trial, and of the trial
-  float slower;            // time with it in shares of that without it, smoothed
+  float slower;            // how much longer it takes with it, in shares of a step, smoothed
   uint32_t count, held;
 };
 
 constexpr uint32_t kTrialEvery = 64, kTrials = 2;  // sharing misses with the CPU, fetching on a guess
-constexpr uint32_t kTrialsWanted = 4;
-constexpr float kTrialMemory = 0.8f, kTrialMargin = 1.03f, kTrialGap = 4.0f;  // longer pauses: nothing ran in between
+constexpr uint32_t kTrialsWanted = 8;
+// Steps differ by what they miss, far more than by what is tried. So a trial counts for at most kTrialMost of a step's time, and what begins
+// to be held back has been slower by kTrialMargin over many; it comes back below kTrialBack.
+constexpr float kTrialMemory = 0.95f, kTrialMargin = 0.05f, kTrialBack = 0.03f, kTrialMost = 0.25f;
+constexpr float kTrialGap = 4.0f;  // longer pauses: nothing ran in between
 
 // The step numbered `epoch` begins, the one before took `ns`. Whether trial `which` does without in it.
 STRATA_HD bool trial_step(Trial& t, uint32_t which, uint32_t epoch, uint64_t ns) {
@@ -71,9 +74,10 @@ STRATA_HD bool trial_step(Trial& t, uint32_t which, uint32_t epoch, uint64_t ns)
     const float around = 0.5f * (before + after);
     const float most = before > after ? before : after, least = before > after ? after : before;
     if (before > 0.0f && most < kTrialGap * least && probe < kTrialGap * around && around < kTrialGap * probe) {
-      const float slower = t.held != 0 ? probe / around : around / probe;
-      t.slower = t.count == 0 ? slower : kTrialMemory * t.slower + (1.0f - kTrialMemory) * slower;
-      t.held = ++t.count >= kTrialsWanted && t.slower > kTrialMargin;
+      float slower = (t.held != 0 ? probe - around : around - probe) / (0.5f * (probe + around));
+      slower = slower > kTrialMost ? kTrialMost : slower < -kTrialMost ? -kTrialMost : slower;
+      t.slower = kTrialMemory * t.slower + (1.0f - kTrialMemory) * slower;
+      t.held = ++t.count >= kTrialsWanted && t.slower > (t.held != 0 ? kTrialBack : kTrialMargin);
     }
   }
   return (t.held != 0) != (phase == 2);
