@@ -26,13 +26,12 @@ def run(report: Report) -> None:
 
 def _buckets(path: Path) -> dict[str, bool]:
     """The same sampled tokens, whatever number of sequences shares a step."""
-    found = {}
-    for count in sized((1, 2, 3, 8, 16, 32), (3, 16)):
-        options = {"max_num_seqs": count, "max_model_len": 256}
-        wanted = _sampled(load_cpu(path, **options), count)
-        with on_gpu(path, **options) as loaded:
-            found[str(count)] = _sampled(loaded, count) == wanted
-    return found
+    counts = sized((1, 2, 3, 8, 16, 32), (3, 16))
+    options = {"max_num_seqs": counts[-1], "max_model_len": 256}
+    loaded = load_cpu(path, **options)
+    wanted = [_sampled(loaded, count) for count in counts]
+    with on_gpu(path, **options) as loaded:
+        return {str(c): _sampled(loaded, c) == w for c, w in zip(counts, wanted, strict=True)}
 
 
 def _sampled(loaded: LoadedModel, count: int) -> list[list[int]]:
