@@ -18,7 +18,8 @@ template <class F, int Count, bool Decodes> struct Wide {
   static constexpr int kConsumers = 256, kProducers = 128, kThreads = kConsumers + kProducers;
   static constexpr int kRows = 128, kTokens = 128, kQuarter = 32, kPasses = 2 * F::kSub;
   // Of a thread: 504 for the three warpgroups together (launch bounds give each 168).
-  static constexpr int kProducerRegisters = Decodes ? 72 : 56, kConsumerRegisters = (504 - kProducerRegisters) / 2;
+  static constexpr int kProducerRegisters = Decodes ? 88 : 56, kConsumerRegisters = (504 - kProducerRegisters) / 2;
+  static constexpr bool kEarly = !Decodes && F::kMin != 1;  // whether registers are left for the next quarter's scales
   using Image = RowImage<F>;
 
   struct Stage {
@@ -147,7 +148,7 @@ template <class F, int Count, bool Decodes> struct Wide {
 
   // The chain steps of a quarter.
   static __device__ __forceinline__ void steps(const Image& image, const TokenImage& tokens, const Scales& scales, int pass, int quarter,
-                                               const float2& w, const float (&c)[16], float (&y)[16]) {
+                                               const float2& w, const float2& m, const float (&c)[16], float (&y)[16]) {
     const int b = pass / F::kSub;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -160,12 +161,11 @@ template <class F, int Count, bool Decodes> struct Wide {
       }
     }
     if constexpr (F::kMin == 1)
-      if (pass % F::kSub == F::kSub - 1) minimum(image, scales, b, y);
+      if (pass % F::kSub == F::kSub - 1) minimum(m, scales, y);
     if constexpr (F::kMin == 2) minimums(image, tokens, b, quarter, y);
   }
 
-  static __device__ __forceinline__ void minimum(const Image& image, const Scales& scales, int b, float (&y)[16]) {
-    const float2 m = *reinterpret_cast<const float2*>(&image.line[Image::kM + b][group_row() + 2 * (lane_id() / 4)]);
+  static __device__ __forceinline__ void minimum(const float2& m, const Scales& scales, float (&y)[16]) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const float4 u = scales.sum[j];
@@ -205,20 +205,27 @@ template <class F, int Count, bool Decodes> struct Wide {
     __device__ __forceinline__ void next() { ++done, end = (done + 1) * blocks >> shift; }
   };
 
-  static __device__ __forceinline__ float2 row_scales(const Image& image, int pass) {
-    return *reinterpret_cast<const float2*>(&image.line[pass][group_row() + 2 * (lane_id() / 4)]);
+  // Two rows' scales of a pass; of its block's minimums.
+  static __device__ __forceinline__ float2 row_scales(const Image& image, int line) {
+    return *reinterpret_cast<const float2*>(&image.line[line][group_row() + 2 * (lane_id() / 4)]);
   }
 
-  // A stage's two blocks, of the tile's first Active quarters. While a quarter's products are taken, the one before is added, and what the
-  // next one's steps need is read.
+  // A stage's two blocks, of the tile's first Active quarters. While a quarter's products are taken, the one before is added, and what later
+  // steps need is read.
   template <int Active>
   static __device__ __forceinline__ void blocks_of(const Stage& s, int first, Segments& segment, float (&y)[Active][16], float (&total)[Active][16]) {
     const Image& image = s.rows[row_group()];
     Fragments a[2];
     float c[2][16];
-    float2 w[2];
-    Scales scales[2] = {{s.tokens[0], 0, 0}, {}};
-    w[0] = row_scales(image, 0);
+    float2 w[2], m[2] = {};
+    Scales scales[2];
+    const auto read_rows = [&](int pass) {
+      w[pass % 2] = row_scales(image, pass);
+      if constexpr (F::kMin == 1) m[pass % 2] = row_scales(image, Image::kM + pass / F::kSub);
+    };
+    const auto read_tokens = [&](int pass, int quarter) { return Scales(s.tokens[quarter / 2], pass / F::kSub, quarter); };
+    if constexpr (kEarly) scales[0] = read_tokens(0, 0);
+    read_rows(0);
     fragments(image, 0, a[0]);
     multiply(s, 0, 0, a[0], c[0]);
 #pragma unroll
@@ -228,17 +235,18 @@ template <class F, int Count, bool Decodes> struct Wide {
 #pragma unroll
       for (int quarter = 0; quarter < Active; ++quarter) {
         const int now = (pass * Active + quarter) % 2, next = quarter + 1 < Active ? quarter + 1 : 0, its = quarter + 1 < Active ? pass : pass + 1;
+        if constexpr (!kEarly) scales[now] = read_tokens(pass, quarter);
         if (quarter == 0 && Active == 1 && more) fragments(image, pass + 1, a[(pass + 1) % 2]);
         if (quarter + 1 < Active || more) multiply(s, its, next, a[its % 2], c[now ^ 1]);
         if (quarter == 0 && Active > 1 && more) fragments(image, pass + 1, a[(pass + 1) % 2]);
-        if (quarter == 0 && more) w[(pass + 1) % 2] = row_scales(image, pass + 1);
+        if (quarter == 0 && more) read_rows(pass + 1);
         if (quarter + 1 < Active || more) {
-          scales[now ^ 1] = Scales(s.tokens[next / 2], its / F::kSub, next);
+          if constexpr (kEarly) scales[now ^ 1] = read_tokens(its, next);
           products_wait<1>(c[now]);
         } else {
           products_wait<0>(c[now]);
         }
-        if (there) steps(image, s.tokens[quarter / 2], scales[now], pass, quarter, w[pass % 2], c[now], y[quarter]);
+        if (there) steps(image, s.tokens[quarter / 2], scales[now], pass, quarter, w[pass % 2], m[pass % 2], c[now], y[quarter]);
       }
       if (pass % F::kSub == F::kSub - 1 && first + pass / F::kSub + 1 == segment.end) {
 #pragma unroll
