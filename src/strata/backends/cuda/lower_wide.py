@@ -27,6 +27,7 @@ class Tile:
     rows = 128
     tokens = 128
     threads = 384
+    decoding_threads = 512  # where producers decode weights
 
     def shared(self, fmt: Format) -> int:
         """Dynamic shared memory, `Wide::kSharedBytes`."""

@@ -13,7 +13,7 @@ from strata.quants import Format
 
 _PART = 1024  # kPart of group_pairs.cu
 _THREADS = 512
-_LEAST_PAIRS = 14  # of an expert on average: with 10 moe.cu is faster, with 40 slower (docs/measurements.md)
+_LEAST_PAIRS = 8  # of an expert on average: from there moe.cu is reckoned to be slower (docs/measurements.md)
 _PITCH = 37  # kPitch of wide_experts.cu
 # Int8 tiles of pairs: many of an expert, and what is left of it where that is few. Each first one that fits the device.
 _INT8 = (Int8Tile(2, 4, 4), Int8Tile(2, 2, 4)), (Int8Tile(2, 2, 4), Int8Tile(2, 1, 4))
@@ -147,7 +147,8 @@ def _f16(
     macros = [type_macro(fmt), ("STRATA_PLANE", _plane(fmt)[0]), ("STRATA_STAGES", tile.stages)]
     grid, shared = (-(-across // each), most), _shared(tile, fmt)
     file = "wide_experts.cu"
-    return [place, launch(file, f"wide_{entry}", grid, tile.threads, args, macros=macros, shared=shared)]
+    threads = tile.decoding_threads
+    return [place, launch(file, f"wide_{entry}", grid, threads, args, macros=macros, shared=shared)]
 
 
 def _int8(

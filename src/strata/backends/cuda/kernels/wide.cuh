@@ -4,7 +4,7 @@
 // integers (Q6_K's take 12 bits and are the sum of two), and sums stay below 2^24. It arrives as a float, so that a chain step is two
 // float operations.
 //
-// A thread block has two warpgroups that multiply, 64 weight rows each with all tokens of the tile, and one that brings stages of two
+// A thread block has two warpgroups that multiply, 64 weight rows each with all tokens of the tile, and one or two that bring stages of two
 // blocks: no barrier joins them all, so that one warpgroup's chain steps run beside the other's products.
 #pragma once
 
@@ -13,12 +13,12 @@
 namespace strata {
 
 // F: WideFormat. A tile has up to 128 tokens, by 32: quarters. Count: stages in shared memory. Decodes: producers decode weights, for which
-// they need registers.
+// there are twice as many.
 template <class F, int Count, bool Decodes> struct Wide {
-  static constexpr int kConsumers = 256, kProducers = 128, kThreads = kConsumers + kProducers;
+  static constexpr int kConsumers = 256, kProducers = Decodes ? 256 : 128, kThreads = kConsumers + kProducers;
   static constexpr int kRows = 128, kTokens = 128, kQuarter = 32, kPasses = 2 * F::kSub;
-  // Of a thread: 504 for the three warpgroups together (launch bounds give each 168).
-  static constexpr int kProducerRegisters = Decodes ? 88 : 56, kConsumerRegisters = (504 - kProducerRegisters) / 2;
+  // Of a thread: together what launch bounds give all warpgroups, 168 each of three or 128 each of four.
+  static constexpr int kProducerRegisters = 56, kConsumerRegisters = Decodes ? 256 - kProducerRegisters : 252 - kProducerRegisters / 2;
   static constexpr bool kEarly = !Decodes && F::kMin != 1;  // whether registers are left for the next quarter's scales
   using Image = RowImage<F>;
 

@@ -105,11 +105,11 @@ template <class F> struct ImageRows {
   }
 };
 
-// Up to 128 tokens by number, gathered by 128 threads: each copies the same parts of the same tokens of every stage, of the first `quarters`
+// Up to 128 tokens by number, gathered by 256 threads: each copies the same parts of the same tokens of every stage, of the first `quarters`
 // times 32. token(i): which one the tile's token i is.
 template <class F> struct GatheredTokens {
   const uint8_t* images;
-  uint32_t from[8], scale;  // in bytes
+  uint32_t from[4], scale;  // in bytes
   int producer, quarters;
 
   template <class Token>
@@ -117,35 +117,36 @@ template <class F> struct GatheredTokens {
       : images(reinterpret_cast<const uint8_t*>(images_)), producer(producer_), quarters(quarters_) {
     const uint32_t pitch = static_cast<uint32_t>(along) * kTokenBytes;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const int at = producer / 8 + 16 * j, source = token(at);
+    for (int j = 0; j < 4; ++j) {
+      const int at = producer / 8 + 32 * j, source = token(at);
       const int part = producer % 8 ^ at % 8 ^ source % 8;  // a token's parts are turned by its place in its image
       from[j] = static_cast<uint32_t>(source / kSlab) * pitch + source % kSlab * 128 + part * 16;
     }
-    const int source = token(producer);
-    scale = static_cast<uint32_t>(source / kSlab) * pitch + kSlab * 128 + 4 * four_order(source % kSlab);
+    const int source = token(producer / 2);
+    scale = static_cast<uint32_t>(source / kSlab) * pitch + kSlab * 128 + 4 * (producer % 2 * kSlab + four_order(source % kSlab));
   }
   __device__ __forceinline__ void copy(TokenImage* to, int i) const {
     const uint8_t* stage = images + static_cast<size_t>(i) * kTokenBytes;
     uint8_t* x = to->x + producer * 16;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      if (j / 2 >= quarters) break;
-      copy_async<16>(x + j / 4 * kTokenBytes + j % 4 * 2048, stage + from[j]);
+    for (int j = 0; j < 4; ++j) {
+      if (j >= quarters) break;
+      copy_async<16>(x + j / 2 * kTokenBytes + j % 2 * 4096, stage + from[j]);
     }
-    if (producer >= 32 * quarters) return;
-    float* d = &to[producer / kSlab].d[0][four_order(producer % kSlab)];
-    copy_async<4>(d, stage + scale), copy_async<4>(d + kSlab, stage + scale + 4 * kSlab);
-    if constexpr (F::kMin > 0) copy_async<4>(d + 2 * kSlab, stage + scale + 8 * kSlab), copy_async<4>(d + 3 * kSlab, stage + scale + 12 * kSlab);
+    const int token = producer / 2;
+    if (token >= 32 * quarters) return;
+    float* d = &to[token / kSlab].d[producer % 2][four_order(token % kSlab)];
+    copy_async<4>(d, stage + scale);
+    if constexpr (F::kMin > 0) copy_async<4>(d + 2 * kSlab, stage + scale + 8 * kSlab);
   }
 };
 
-// 128 rows of packed planes [n, 32 * blocks], decoded by 128 threads, two 32-blocks each; find(unit, r) is row r of tile `unit`.
+// 128 rows of packed planes [n, 32 * blocks], decoded by 256 threads, a 32-block each; find(unit, r) is row r of tile `unit`.
 template <QuantType T, class P, class Find> struct DecodedRows {
   const uint32_t* table;
   int n, blocks, producer, block;  // `block` of the row that is on its way
   Find find;
-  typename P::Raw raw[2];
+  typename P::Raw raw;
 
   __device__ __forceinline__ DecodedRows(const uint32_t* table_, int n_, int blocks_, int producer_, Find find_)
       : table(table_), n(n_), blocks(blocks_), producer(producer_), block(0), find(find_) {}
@@ -153,25 +154,20 @@ template <QuantType T, class P, class Find> struct DecodedRows {
   __device__ __forceinline__ void fetch(int unit, int i) {
     block = 2 * i + producer % 2;
     if (block >= blocks) return;
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const PackedRow from = find(unit, producer / 2 + kSlab * e);
-      raw[e] = P::load(from.planes, n, blocks, from.row, block);
-    }
+    const PackedRow from = find(unit, producer / 2);
+    raw = P::load(from.planes, n, blocks, from.row, block);
   }
   __device__ __forceinline__ void copy(RowImage<WideFormatOf<T>>*, int, int) const {}
   __device__ __forceinline__ void put(RowImage<WideFormatOf<T>>* to) const {
     if (block >= blocks) return;
-    const int row = producer / 2, b = producer % 2;
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      uint32_t code[8] = {};
-      P::template decode<1>(raw[e], table, code);
-      uint4* codes = reinterpret_cast<uint4*>(to[e].codes + code_offset(row, b));
-      codes[0] = make_uint4(biased<T, P>(code[0]), biased<T, P>(code[1]), biased<T, P>(code[2]), biased<T, P>(code[3]));
-      codes[1] = make_uint4(biased<T, P>(code[4]), biased<T, P>(code[5]), biased<T, P>(code[6]), biased<T, P>(code[7]));
-      put_scales<T>(to[e], row, b, P::scales(raw[e]));
-    }
+    auto& image = to[producer / (2 * kSlab)];
+    const int row = producer / 2 % kSlab, b = producer % 2;
+    uint32_t code[8] = {};
+    P::template decode<1>(raw, table, code);
+    uint4* codes = reinterpret_cast<uint4*>(image.codes + code_offset(row, b));
+    codes[0] = make_uint4(biased<T, P>(code[0]), biased<T, P>(code[1]), biased<T, P>(code[2]), biased<T, P>(code[3]));
+    codes[1] = make_uint4(biased<T, P>(code[4]), biased<T, P>(code[5]), biased<T, P>(code[6]), biased<T, P>(code[7]));
+    put_scales<T>(image, row, b, P::scales(raw));
   }
 };
 
