@@ -128,7 +128,7 @@ class Experts:
         if self.shared is not None:
             macros.append(type_macro(self.shared.down.weight.format, "STRATA_SHARED"))
         return [
-            *macros, ("STRATA_FETCH_DOWN", int(FETCH_DOWN)), ("STRATA_WIDE", int(lower_experts.WIDE)),
+            *macros, ("STRATA_FETCH_DOWN", int(FETCH_DOWN)),
             ("STRATA_JOINT", int(JOINT)), ("STRATA_LATE", int(LATE)),
             ("STRATA_CHAIN_UNROLL", shapes.CHAIN_UNROLL), ("STRATA_UNROLL", UNROLL),
         ]  # fmt: skip

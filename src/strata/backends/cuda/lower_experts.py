@@ -8,7 +8,6 @@ from strata.backends.cuda.segments import segment_count, staged_bytes, staged_we
 from strata.ops.buffers import Weight
 from strata.quants import Format
 
-WIDE = False  # whether IQ3_XXS has a grid for every lane (packed_signed.cuh)
 # Rows of a step whose experts are read together: 0, 4 and 8 % faster with two, four and eight.
 TOGETHER = range(2, 9)
 IN_TURN = False  # whether gate and up of rows together are computed one after the other; not measured
@@ -56,7 +55,7 @@ def form(at: Context, experts: Experts) -> Form:
 
 def _plane_table(fmt: Format) -> int:
     """Shared memory of gate's and up's grid (packed_signed.cuh)."""
-    return 4 * (8192 if WIDE else 4096) if fmt.name == "IQ3_XXS" else table_bytes(fmt)
+    return 4 * 4096 if fmt.name == "IQ3_XXS" else table_bytes(fmt)
 
 
 def _tables(e: Experts) -> int:

@@ -24,11 +24,10 @@ _ROWS = (1, 2, 4, 8)
 FLOAT_AHEAD = 20  # values of a float row that a lane has on their way
 FLOAT_STAGED = True  # whether launches of few thread blocks take whole float rows through shared memory
 _FLOAT_AHEAD_OF_MORE = 8
-SHARED_SEGMENTS = False  # whether two lanes share a segment of product_write, one row
 # Rows from which product_write has one thread block a multiprocessor where that brings all weights at once; two rows
 # leave room for two, and for the next node's weights. Not measured.
 ONE_WAVE_FROM = 4
-_HALF_WARP, _MOST_WARPS = 16, 32
+_MOST_WARPS = 32
 _NO_BLOCKS = "ROWS", "SEGMENTS", "AHEAD", "LENGTH"  # macros of launches without a quantised matrix
 
 
@@ -123,22 +122,6 @@ def _products(at: Context, x: Buffer, q8: list[Arg], matrices: Sequence[Product]
     return launch("products.cu", "products", grid, _THREADS, args, macros=macros, shared=shared, reads=reads)
 
 
-def _shared_segments(at: Context, product: Product) -> tuple[int, int] | None:
-    """Threads and shared memory of product_write where two lanes share a segment of weights in shared memory: a warp a
-    weight row, and a thread block a multiprocessor where that many rows fit."""
-    n, k = product.weight.shape
-    fmt = product.weight.format
-    weights = staged_weight_bytes(fmt, k, 2) if segment_count(k) == _HALF_WARP else 0
-    if not SHARED_SEGMENTS or not weights:
-        return None
-    for warps in range(min(_MOST_WARPS, -(-n // at.properties.multiprocessors)), 3, -1):
-        shared = table_bytes(fmt) + 256 * warps + staged_bytes(k, 1)
-        shared = -(-shared // 16) * 16 + warps * weights
-        if shared <= at.properties.shared:
-            return 32 * warps, shared
-    return None
-
-
 def _write_room(product: Product, rows: int, threads: int) -> int:
     """Shared memory of product_write without weights."""
     fmt, k = product.weight.format, product.weight.shape[1]
@@ -165,27 +148,22 @@ def product_write(
     streams = 0 if inject is None else inject.shape[-1]
     most, fmt = rows_of(out, at), product.weight.format
     rows = rows_at_once(most)
-    if rows == 1 and (shared_rows := _shared_segments(at, product)):
-        (threads, shared), share, staged = shared_rows, 2, True
-    else:
-        while rows > 1 and _write_room(product, rows, _THREADS) > at.properties.shared:
-            rows //= 2
-        threads, share = _one_wave(at, product, most, rows), 1
-        room = _write_room(product, rows, threads)
-        shared = _staged(at, [product], k, room, threads)
-        staged = shared > room
+    while rows > 1 and _write_room(product, rows, _THREADS) > at.properties.shared:
+        rows //= 2
+    threads = _one_wave(at, product, most, rows)
+    room = _write_room(product, rows, threads)
+    shared = _staged(at, [product], k, room, threads)
     weight = at.packed(product.weight)
     args = [at.live(out), *x, weight, *at.at(residual, inject, out), *ints(k, n)]
     macros = [
         type_macro(fmt),
         *geometry(k, rows),
         ("STRATA_STREAMS", streams),
-        ("STRATA_STAGED", int(staged)),
+        ("STRATA_STAGED", int(shared > room)),
         ("STRATA_THREADS", threads),
-        ("STRATA_SHARE", share),
         ("STRATA_CHAIN_UNROLL", shapes.CHAIN_UNROLL),
     ]
-    grid = -(-n // (threads // 32 * (32 // segment_count(k) // share))), -(-most // rows)
+    grid = -(-n // (threads // 32 * (32 // segment_count(k)))), -(-most // rows)
     reads = [(weight, product.weight)]
     return launch(
         "product_write.cu", "product_write", grid, threads, args, macros=macros, shared=shared, reads=reads

@@ -45,14 +45,14 @@ def table_bytes(fmt: Format) -> int:
     return 4 * TABLE_WORDS.get(fmt.name, 0)
 
 
-def staged_weight_bytes(fmt: Format, k: int, share: int = 1) -> int:
-    """Shared memory of one warp's weights (staged_weights.cuh `kBytes`), `share` lanes a segment; 0: none is used."""
+def staged_weight_bytes(fmt: Format, k: int) -> int:
+    """Shared memory of one warp's weights (staged_weights.cuh `kBytes`); 0: none is used."""
     segments, length = segment_count(k), segment_length(k)
-    cells = k // 32 * (32 // segments // share)
+    cells = k // 32 * (32 // segments)
     if not STAGED or length <= 0 or cells % 16 or k % fmt.block_values:
         return 0
     if fmt.name not in _STAGED_PLANES:
         return 0
     nbytes, even, always = _STAGED_PLANES[fmt.name]
-    padding = 32 // share * PAD_BYTES * (always + (even if length % 2 == 0 else 0))
+    padding = 32 * PAD_BYTES * (always + (even if length % 2 == 0 else 0))
     return -(-int(cells * nbytes + padding) // 16) * 16

@@ -34,50 +34,12 @@ struct SignedIq3Xxs : Packed<QuantType::IQ3_XXS> {
   }
 };
 
-// IQ3_XXS with a copy of the grid for every lane, in a bank of its own: 32 KB, and no two lanes meet. Signs are applied in the sums:
-// with m all ones in the bytes of negative values, sum of (-w) q = sum of (w ^ m) q - sum of m q.
-struct WideIq3Xxs : Packed<QuantType::IQ3_XXS> {
-  static constexpr int kTableWords = 256 * 32;
-
-  template <int Copies> static __device__ __forceinline__ void fill(uint32_t* table) {
-    for (int i = threadIdx.x; i < kTableWords / 4; i += blockDim.x) {
-      const uint32_t entry = kGridIq3Xxs[i / 8];
-      reinterpret_cast<uint4*>(table)[i] = make_uint4(entry, entry, entry, entry);
-    }
-  }
-  // Of words [4 h, 4 h + 4) with q: the sum. `signs`: SignedIq3Xxs's.
-  static __device__ __forceinline__ int half_sum(uint32_t index, uint32_t signs, const uint4& q, const uint32_t* table) {
-    const uint32_t x[4] = {q.x, q.y, q.z, q.w};
-    int plus = 0, minus = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int byte = 8 * i - 7;  // the index to bits 7 .. 14 of the offset in bytes: an entry's copies are 128
-      const uint32_t at = ((byte < 0 ? index << -byte : index >> byte) & 0x7f80u) | 4 * static_cast<uint32_t>(lane_id());
-      const uint32_t entry = *reinterpret_cast<const uint32_t*>(reinterpret_cast<const uint8_t*>(table) + at);
-      const uint32_t mask = spread_signs((signs >> 4 * i & 15u) * 0x10204080u);
-      plus = dot4(entry ^ mask, x[i], plus), minus = dot4(mask, x[i], minus);
-    }
-    return plus - minus;
-  }
-  static __device__ __forceinline__ void own_sums(const Raw& r, const uint32_t* table, const uint4& low, const uint4& high, int& sum0, int& sum1) {
-    const uint32_t signs = byte_signs(r.signs);
-    sum0 = half_sum(r.index.x, signs, low, table);
-    sum1 = half_sum(r.index.y, signs >> 16, high, table);
-  }
-};
-
 // How the experts' gate and up are decoded.
 template <QuantType T> struct ExpertPlane {
   using type = Packed<T>;
 };
-#if STRATA_WIDE
-template <> struct ExpertPlane<QuantType::IQ3_XXS> {
-  using type = WideIq3Xxs;
-};
-#else
 template <> struct ExpertPlane<QuantType::IQ3_XXS> {
   using type = SignedIq3Xxs;
 };
-#endif
 
 }  // namespace strata

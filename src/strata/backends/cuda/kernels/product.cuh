@@ -72,15 +72,6 @@ template <QuantType T, int M, class P = Packed<T>>
 __device__ __forceinline__ void block_sums(const typename P::Raw& raw, const uint32_t* table, const StagedRows& a, int b, int segment,
                                            BlockSums (&sums)[M]) {
   const uint32_t* at = a.codes + b * 8 + kSegmentPad * segment;
-  if constexpr (requires(int& sum) { P::own_sums(raw, table, uint4{}, uint4{}, sum, sum); }) {
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-      const uint4* row = reinterpret_cast<const uint4*>(at + m * a.row_words);
-      sums[m] = {0, 0, 0, 0};
-      P::own_sums(raw, table, row[0], row[1], sums[m].sum0, sums[m].sum1);
-    }
-    return;
-  }
   uint32_t code[8];
   P::template decode<1>(raw, table, code);
 #pragma unroll

@@ -1,6 +1,6 @@
 // A sublayer's last product and the streams after it: R_c + 2 sigmoid(inject_c / C) y, or, with STRATA_STREAMS 0, x + y.
 // Macros: STRATA_TYPE (quantised), STRATA_ROWS, STRATA_SEGMENTS, STRATA_AHEAD, STRATA_STAGED (see products.cu), STRATA_STREAMS,
-// STRATA_THREADS, STRATA_SHARE (lanes of a segment: two for one row of weights through shared memory, else one). grid.y: groups of STRATA_ROWS rows.
+// STRATA_THREADS. grid.y: groups of STRATA_ROWS rows.
 #include "op.cuh"
 #include "staged_weights.cuh"
 #include "streams.cuh"
@@ -11,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(STRATA_THREADS) product_write(const
                                                                 const uint8_t* w, const float* residual, const float* inject, float* out,
                                                                 int k, int n) {
   constexpr QuantType T = STRATA_TYPE;
-  constexpr int M = STRATA_ROWS, segs = STRATA_SEGMENTS, per_warp = 32 / segs / STRATA_SHARE;
+  constexpr int M = STRATA_ROWS, segs = STRATA_SEGMENTS, per_warp = 32 / segs;
   STRATA_DYNAMIC_SHARED(shared);
   uint32_t* table = reinterpret_cast<uint32_t*>(shared);
   float* scratch = reinterpret_cast<float*>(table + Packed<T>::kTableWords) + warp_id() * M * 32;
@@ -19,12 +19,7 @@ extern "C" __global__ void __launch_bounds__(STRATA_THREADS) product_write(const
   const StagedRows a = staged_rows<M, segs>(shared + 4 * Packed<T>::kTableWords + 2 * blockDim.x * M * 4, k);
   trace(0);
   const int first = (blockIdx.x * (blockDim.x / 32) + warp_id()) * per_warp;
-#if STRATA_SHARE == 2
-  using Weights = StagedWeights<T, segs, STRATA_LENGTH, 2>;
-  uint8_t* room = shared + ((reinterpret_cast<uint8_t*>(a.sums + M * a.blocks) - shared) + 15) / 16 * 16;
-  const StagedRelay<T, segs, STRATA_LENGTH> chain(room + warp_id() * Weights::kBytes);
-  chain.weights.copy(w, n, min(first, n - per_warp));
-#elif STRATA_STAGED
+#if STRATA_STAGED
   using Weights = StagedWeights<T, segs, STRATA_LENGTH>;
   uint8_t* room = shared + ((reinterpret_cast<uint8_t*>(a.sums + M * a.blocks) - shared) + 15) / 16 * 16;
   const StagedChain<T, M, segs, STRATA_LENGTH> chain(room + warp_id() * Weights::kBytes);
@@ -59,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(STRATA_THREADS) product_write(const
   float part[M];
   chain.run(table, a, part);
   trace(4);
-  add_segments<M, segs, STRATA_SHARE>(part, scratch, [&](int r, int m, float total) { totals[m * 32 + r] = total; });
+  add_segments<M, segs>(part, scratch, [&](int r, int m, float total) { totals[m * 32 + r] = total; });
   __syncwarp();
   writer.store(row0, rows, first, per_warp, [&](int r, int m) { return totals[m * 32 + r]; });
   trace(5);

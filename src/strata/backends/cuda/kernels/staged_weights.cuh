@@ -6,18 +6,17 @@
 
 namespace strata {
 
-// Rows of Segs segments of Length blocks each; Share lanes a segment, so that a warp has 32 / Segs / Share rows. Planes as in packed.cuh;
+// Rows of Segs segments of Length blocks each, 32 / Segs of them a warp. Planes as in packed.cuh;
 // sixteen bytes of padding after every segment of an even number of blocks in planes of 16 and 8 bytes, so that lanes of neighbouring
 // segments meet in no bank.
-template <int Segs, int Length, int Share = 1> struct StagedShape {
-  static constexpr int kSegments = 32 / Share, kRows = kSegments / Segs, kBlocks = Segs * Length, kCells = kRows * kBlocks;
-  static constexpr int kPad = Length % 2 == 0 ? 16 : 0, kPart = (Length + Share - 1) / Share;  // blocks of a lane at most
-  static constexpr int kRoom8 = 8 * kCells + kSegments * kPad, kRoom16 = 16 * kCells + kSegments * kPad;
+template <int Segs, int Length> struct StagedShape {
+  static constexpr int kRows = 32 / Segs, kBlocks = Segs * Length, kCells = kRows * kBlocks;
+  static constexpr int kPad = Length % 2 == 0 ? 16 : 0;
+  static constexpr int kRoom8 = 8 * kCells + 32 * kPad, kRoom16 = 16 * kCells + 32 * kPad;
   static_assert(kCells % 16 == 0, "whole copies");
 
-  // This lane's segment among the warp's, and its block j among the warp's.
-  static __device__ __forceinline__ int segment() { return lane_id() % kSegments; }
-  static __device__ __forceinline__ int cell(int j) { return segment() * Length + lane_id() / kSegments * kPart + j; }
+  // This lane's block j among the warp's.
+  static __device__ __forceinline__ int cell(int j) { return lane_id() * Length + j; }
 
   // Start copying the warp's bytes of a plane: of 16 or 8 a block with padding, or `Bytes` in all without, `Each` at a time.
   template <int Each> static __device__ __forceinline__ void copy_padded(uint8_t* to, const uint8_t* from) {
@@ -32,10 +31,10 @@ template <int Segs, int Length, int Share = 1> struct StagedShape {
 
 // `at`: kBytes of this warp, on a border of 16. copy: starts copying rows [first, first + kRows) of n.
 // block: block j of this lane's segment.
-template <QuantType T, int Segs, int Length, int Share = 1> struct StagedWeights;
+template <QuantType T, int Segs, int Length> struct StagedWeights;
 
-template <int Segs, int Length, int Share> struct StagedWeights<QuantType::Q6_K, Segs, Length, Share> : StagedShape<Segs, Length, Share> {
-  using S = StagedShape<Segs, Length, Share>;
+template <int Segs, int Length> struct StagedWeights<QuantType::Q6_K, Segs, Length> : StagedShape<Segs, Length> {
+  using S = StagedShape<Segs, Length>;
   static constexpr int kHigh = S::kRoom16, kScale = kHigh + S::kRoom8, kD = kScale + 2 * S::kCells;
   static constexpr int kBytes = (kD + S::kCells / 4 + 15) / 16 * 16;
   static_assert(S::kBlocks % 8 == 0, "whole blocks of the file");
@@ -51,16 +50,16 @@ template <int Segs, int Length, int Share> struct StagedWeights<QuantType::Q6_K,
   }
   __device__ __forceinline__ Packed<QuantType::Q6_K>::Raw block(int j) const {
     const int b = S::cell(j);
-    const uint8_t* padded = at + S::segment() * S::kPad;
+    const uint8_t* padded = at + lane_id() * S::kPad;
     return {*reinterpret_cast<const uint4*>(padded + 16 * b), *reinterpret_cast<const uint2*>(padded + kHigh + 8 * b),
             *reinterpret_cast<const uint16_t*>(at + kScale + 2 * b), *reinterpret_cast<const uint16_t*>(at + kD + b / 8 * 2)};
   }
 };
 
 // Its codes have padding after every segment, even or not.
-template <int Segs, int Length, int Share> struct StagedWeights<QuantType::Q8_0, Segs, Length, Share> : StagedShape<Segs, Length, Share> {
-  using S = StagedShape<Segs, Length, Share>;
-  static constexpr int kD = 32 * S::kCells + S::kSegments * 16, kBytes = kD + 2 * S::kCells;
+template <int Segs, int Length> struct StagedWeights<QuantType::Q8_0, Segs, Length> : StagedShape<Segs, Length> {
+  using S = StagedShape<Segs, Length>;
+  static constexpr int kD = 32 * S::kCells + 32 * 16, kBytes = kD + 2 * S::kCells;
   uint8_t* at;
   __device__ __forceinline__ StagedWeights(uint8_t* room) : at(room) {}
 
@@ -73,13 +72,13 @@ template <int Segs, int Length, int Share> struct StagedWeights<QuantType::Q8_0,
   }
   __device__ __forceinline__ Packed<QuantType::Q8_0>::Raw block(int j) const {
     const int b = S::cell(j);
-    const uint4* codes = reinterpret_cast<const uint4*>(at + 32 * b + 16 * S::segment());
+    const uint4* codes = reinterpret_cast<const uint4*>(at + 32 * b + 16 * lane_id());
     return {codes[0], codes[1], *reinterpret_cast<const uint16_t*>(at + kD + 2 * b)};
   }
 };
 
-template <int Segs, int Length, int Share> struct StagedWeights<QuantType::IQ3_XXS, Segs, Length, Share> : StagedShape<Segs, Length, Share> {
-  using S = StagedShape<Segs, Length, Share>;
+template <int Segs, int Length> struct StagedWeights<QuantType::IQ3_XXS, Segs, Length> : StagedShape<Segs, Length> {
+  using S = StagedShape<Segs, Length>;
   static constexpr int kSigns = S::kRoom8, kD = kSigns + 4 * S::kCells, kBytes = (kD + S::kCells / 4 + 15) / 16 * 16;
   static_assert(S::kBlocks % 8 == 0, "whole blocks of the file");
   uint8_t* at;
@@ -93,13 +92,13 @@ template <int Segs, int Length, int Share> struct StagedWeights<QuantType::IQ3_X
   }
   __device__ __forceinline__ Packed<QuantType::IQ3_XXS>::Raw block(int j) const {
     const int b = S::cell(j);
-    return {*reinterpret_cast<const uint2*>(at + S::segment() * S::kPad + 8 * b), *reinterpret_cast<const uint32_t*>(at + kSigns + 4 * b),
+    return {*reinterpret_cast<const uint2*>(at + lane_id() * S::kPad + 8 * b), *reinterpret_cast<const uint32_t*>(at + kSigns + 4 * b),
             *reinterpret_cast<const uint16_t*>(at + kD + b / 8 * 2)};
   }
 };
 
-template <int Segs, int Length, int Share> struct StagedWeights<QuantType::Q2_0, Segs, Length, Share> : StagedShape<Segs, Length, Share> {
-  using S = StagedShape<Segs, Length, Share>;
+template <int Segs, int Length> struct StagedWeights<QuantType::Q2_0, Segs, Length> : StagedShape<Segs, Length> {
+  using S = StagedShape<Segs, Length>;
   static constexpr int kD = S::kRoom8, kBytes = kD + S::kCells;
   static_assert(S::kBlocks % 2 == 0, "whole blocks of the file");
   uint8_t* at;
@@ -112,7 +111,7 @@ template <int Segs, int Length, int Share> struct StagedWeights<QuantType::Q2_0,
   }
   __device__ __forceinline__ Packed<QuantType::Q2_0>::Raw block(int j) const {
     const int b = S::cell(j);
-    return {*reinterpret_cast<const uint2*>(at + S::segment() * S::kPad + 8 * b), *reinterpret_cast<const uint16_t*>(at + kD + b / 2 * 2)};
+    return {*reinterpret_cast<const uint2*>(at + lane_id() * S::kPad + 8 * b), *reinterpret_cast<const uint16_t*>(at + kD + b / 2 * 2)};
   }
 };
 
@@ -138,40 +137,6 @@ template <QuantType T, int M, int Segs, int Length, class P = Packed<T>> struct 
     for (int m = 0; m < M; ++m) y[m] = 0.0f;
 #pragma unroll(STRATA_CHAIN_UNROLL)
     for (int j = 0; j < Length; ++j) block_times_rows<T, M, P>(weights.block(j), table, a, segment * Length + j, segment, y);
-  }
-};
-
-// What RelayChain (relay.cuh) is, of such rows: two lanes a segment take their integer sums side by side, and the chain passes from the
-// first to the second, whose y it is. Both halves are run by all lanes: the sums and scales are there, and steps are few.
-template <QuantType T, int Segs, int Length, class P = Packed<T>> struct StagedRelay {
-  using Weights = StagedWeights<T, Segs, Length, 2>;
-  Weights weights;
-  __device__ __forceinline__ StagedRelay(uint8_t* room) : weights(room) {}
-
-  __device__ __forceinline__ void run(const uint32_t* table, const StagedRows& a, float (&y)[1]) const {
-    copies_wait();
-    __syncwarp();
-    constexpr int part = Weights::kPart;
-    const int segment = lane_id() % Segs, begin = segment * Length + lane_id() / Weights::kSegments * part;
-    const int count = lane_id() < Weights::kSegments ? part : Length - part;
-    BlockSums sums[part][1];
-    Scales scales[part];
-    float d[part];
-#pragma unroll
-    for (int j = 0; j < part; ++j) {
-      const auto raw = weights.block(min(j, count - 1));
-      block_sums<T, 1, P>(raw, table, a, begin + min(j, count - 1), segment, sums[j]);
-      scales[j] = P::scales(raw), d[j] = a.scales[begin + min(j, count - 1)];
-    }
-    const auto steps = [&](float x) {
-#pragma unroll
-      for (int j = 0; j < part; ++j)
-        if (Length % 2 == 0 || j < count)
-          x = block_step<T>(scales[j], sums[j][0].sum0, sums[j][0].sum1, d[j], sums[j][0].low, sums[j][0].high, x);
-      return x;
-    };
-    const float before = __shfl_xor_sync(kFullWarp, steps(0.0f), Weights::kSegments);
-    y[0] = steps(lane_id() < Weights::kSegments ? 0.0f : before);
   }
 };
 
