@@ -123,16 +123,17 @@ def tiles(most_stages: int, most_in_turn: int) -> Iterator[None]:
 
 def kernels() -> list[Kernel]:
     """What is compiled side by side before the first case."""
-    found = []
+    found, all_stages = [], sorted({stages for stages, _ in TILES.values()})
     for name in TYPES:
         fmt = FORMATS[name]
         found.append(Kernel(Source("widen.cu", (type_macro(fmt),)), "expand_weights"))
-        macros = (*WideTraits.of(fmt).macros(), ("STRATA_STAGES", 4))
-        found.append(Kernel(Source("wide_linear.cu", macros), "wide_linear"))
+        for stages in all_stages if name in ("Q6_K", "Q8_0") else (4,):
+            macros = (*WideTraits.of(fmt).macros(), ("STRATA_STAGES", stages))
+            found.append(Kernel(Source("wide_linear.cu", macros), "wide_linear"))
     for name in ("IQ3_XXS", "Q2_0", "IQ2_S", "IQ4_NL", "Q4_K", "Q5_1"):
         fmt = FORMATS[name]
         plane = ("STRATA_PLANE", lower_wide_experts._plane(fmt)[0])
-        for stages in (3, 4, 5, 6):
+        for stages in all_stages if name in ("IQ3_XXS", "Q2_0") else (4,):
             macros = (type_macro(fmt), plane, ("STRATA_STAGES", stages))
             found.append(Kernel(Source("wide_experts.cu", macros), "wide_gate_up"))
     return sized(found, [])

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from emulated_driver import EmulatedDriver
 from harness import Case, nrmse, output, same_bits, weight
 from test_cpu_experts import choices, expert_weights, experts_case
 from test_cpu_ops import QUANTISED, activations, linear_case
 
 from strata.backends.cpu import CpuBackend
-from strata.backends.cuda import lower_wide_float
+from strata.backends.cuda import CudaBackend, lower_wide, lower_wide_float
 from strata.ops import linear
 
 FLOATS = ("BF16", "F16", "F32")
@@ -129,3 +130,46 @@ def test_float_products_with_tiles_of_many_outputs(n, backend, monkeypatch):
     got = on(chunk_case("BF16", 70, n, 328), backend())
     matrix = weight("BF16", n, 328, seed=3).decode().astype(np.float64)
     assert nrmse(got, activations(200, 328)[:70].astype(np.float64) @ matrix.T) < 1e-6
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_any_order_of_threads(seed):
+    """Copies that are made late, waiters that wake at any time."""
+    driver = EmulatedDriver()
+    driver.seed = seed
+
+    def device():
+        return CudaBackend(driver, slab_bytes=1 << 20, input_bytes=1 << 18)
+
+    make = linear_case("IQ2_S", 70, n=130, k=512)
+    assert same_bits(on(make, device()), on(make, CpuBackend(2)))
+    w = expert_weights("IQ3_XXS", "IQ3_XXS", "Q2_0", 9, HIDDEN, INNER, scaled=True)
+    make = experts_case(w, choices(90, 8, 3, popular=2), hidden=HIDDEN)
+    assert same_bits(on(make, device()), on(make, CpuBackend(2)))
+    matrix = weight("F32", 70, 328, seed=3).decode().astype(np.float64)
+    got = on(chunk_case("F32", 70, 70, 328), device())
+    assert nrmse(got, activations(200, 328)[:70].astype(np.float64) @ matrix.T) < 1e-6
+
+
+@pytest.mark.parametrize(("n", "each"), [(300, 2), (1100, 1)])
+def test_tiles_in_turn_and_bands_of_them(n, each, backend, monkeypatch):
+    monkeypatch.setattr(lower_wide, "in_turn", lambda tiles, down, at: each)
+    make = linear_case("Q8_0", 130, n=n, k=256)
+    assert same_bits(on(make, backend()), on(make, CpuBackend(2)))
+
+
+def test_shared_memory_is_what_the_kernels_say(backend):
+    """The formulas of the lowering."""
+    w = expert_weights("Q4_K", "Q4_K", "Q4_K", 3, 256, 256)
+    device = backend()
+    cases = {
+        "wide_linear": linear_case("Q4_K", 66, n=20, k=256),
+        "wide_float": chunk_case("BF16", 66, 70, 328),
+        "wide_gate_up": experts_case(w, choices(66, 3, 2, popular=1), hidden=256),
+    }
+    for entry, make in cases.items():
+        case, _ = make()
+        launches = device.lower(case.finish()).launches
+        node = next(launch for launch in launches if launch.kernel.entry == entry)
+        name = f"{node.kernel.source.file.removesuffix('.cu')}_shared"
+        assert node.shared == device.driver._module(node.kernel.source).number(name), entry

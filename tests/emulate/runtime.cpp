@@ -146,8 +146,21 @@ static bool wake_those_whose_phase_is_over() {
   return any;
 }
 
+// A warp that can run, any of them; -1: none.
+static int any_warp() {
+  const int turn = static_cast<int>(random64() % warps);
+  for (int i = 0; i < warps; ++i)
+    if (runnable[(i + turn) % warps]) return (i + turn) % warps;
+  return -1;
+}
+
 // The next thread that can run, or -1 when all have ended.
 static int next_thread() {
+  if (seed > 1 && random64() % 4 == 0) {  // else when nothing else can run
+    wake_those_whose_phase_is_over();
+    const int w = any_warp();
+    if (w >= 0) return w * 32 + choose(runnable[w]);
+  }
   for (;;) {
     const int here = current >> 5;
     if (runnable[here]) return here * 32 + choose(runnable[here]);
@@ -209,6 +222,10 @@ extern "C" void emulated_phase(const uint32_t* phases, uint32_t parity) {
   runnable[current >> 5] &= ~bit();
   at_phase[current >> 5] |= bit();
   go_on();
+}
+
+extern "C" void emulated_arrived() {
+  if (seed > 1) go_on();  // this thread may run on, or any other
 }
 
 extern "C" int emulated_barrier(int predicate) {
@@ -313,11 +330,6 @@ extern "C" void emulated_multiply_f16(void** lanes, uint32_t mask) {
   need_whole_warp(mask);
   multiply<FloatMmaLane, _Float16, 16, Floats>(lanes, 16, [](_Float16 x) -> float { return x; });
 }
-extern "C" void emulated_multiply_bf16(void** lanes, uint32_t mask) {
-  need_whole_warp(mask);
-  multiply<FloatMmaLane, uint16_t, 16, Floats>(lanes, 16, [](uint16_t x) { return __builtin_bit_cast(float, uint32_t{x} << 16); });
-}
-
 extern "C" void* emulated_dynamic_shared() { return dynamic_end - (dynamic_bytes + 15) / 16 * 16; }
 
 static void begin_copies();  // copies.cpp

@@ -44,6 +44,29 @@ __global__ void reverse_warp(const float* x, float* y, int barrier) {
   if (barrier) __syncwarp();
   y[threadIdx.x] = s[31 - threadIdx.x];
 }
+// One warp hands 8 rows to another through one place in shared memory. Wrong: 1 nothing arrives, 2 the place is given
+// back before it was read, 3 before all lanes have read it.
+__global__ void hand_over(const float* x, float* y, int wrong) {
+  __shared__ Barrier full, empty;
+  __shared__ float place[32];
+  const int lane = lane_id();
+  if (threadIdx.x == 0) full.init(32), empty.init(1);
+  __syncthreads();
+  for (int i = 0; i < 8; ++i) {
+    if (warp_id() == 1) {
+      empty.wait(i % 2 ^ 1);
+      place[lane] = x[32 * i + lane];
+      if (wrong != 1) full.arrive();
+      continue;
+    }
+    full.wait(i % 2);
+    if (wrong == 2 && lane == 0) empty.arrive();
+    y[32 * i + lane] = place[31 - lane];
+    if (wrong == 2) continue;
+    if (wrong != 3) __syncwarp();
+    if (lane == 0) empty.arrive();
+  }
+}
 __global__ void unwritten(float* y) {
   __shared__ float s[64];
   if (threadIdx.x < 31) s[threadIdx.x] = 1.0f;
@@ -147,6 +170,23 @@ def test_missing_barrier_changes_bits(module: Module, name: str) -> None:
 
     assert all(runs(1))
     assert not any(runs(0))
+
+
+def test_places_that_are_handed_over(module: Module) -> None:
+    values = np.arange(256, dtype=np.float32)
+    x, want = Memory(4 * 256).put(values), values.reshape(8, 32)[:, ::-1]
+
+    def right(wrong: int, seed: int) -> bool:
+        y = Memory(4 * 256)
+        launch(module.kernel("hand_over"), (1,), (64,), [x.arg, y.arg, ctypes.c_int(wrong)], seed=seed)
+        return bool((y.get((8, 32), np.float32) == want).all())
+
+    seeds = range(2, 12)
+    assert all(right(0, seed) for seed in (0, 1, *seeds))
+    with pytest.raises(EmulatedFault, match="do not reach"):
+        right(1, 0)
+    for early in (2, 3):
+        assert not all(right(early, seed) for seed in seeds)
 
 
 def test_unwritten_shared_memory_is_not_zero(module: Module) -> None:

@@ -19,7 +19,7 @@ PROMPTS = (2048, 8192, 32768)  # tokens of the prompts that are to be read soon;
 LINK = 50e9  # bytes a second, where no rate is given: a GPU on PCIe 5 x16
 # Of computing, as an H200 has it (docs/measurements.md): bytes of a token's weights, times tokens, a second, and rows
 # that a chunk costs besides its own, since few of them leave tiles of experts nearly empty.
-_WEIGHTS, _LOST_ROWS = 43e12, 3000
+_WEIGHTS, _LOST_ROWS = 52e12, 1500
 _AS_GOOD = (
     1.03  # a smaller chunk that takes no longer than so many times the best leaves memory, and yields sooner
 )

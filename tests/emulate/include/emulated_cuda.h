@@ -34,6 +34,8 @@ extern "C" int emulated_barrier(int predicate);
 extern "C" void emulated_yield();
 // Waits until bit 16 of *phases is another than `parity`: barriers in shared memory (wgmma.cuh `Barrier`).
 extern "C" void emulated_phase(const uint32_t* phases, uint32_t parity);
+// A thread arrived at such a barrier: others may run before it goes on.
+extern "C" void emulated_arrived();
 // The launch's dynamic shared memory.
 extern "C" void* emulated_dynamic_shared();
 // What griddepcontrol.wait does: until here a kernel may not touch what earlier launches wrote.
@@ -50,7 +52,6 @@ extern "C" [[noreturn]] void emulated_fail(const char* why);
 // Products of a warp's tiles (emulated_ptx.h `MmaLane`, `FloatMmaLane`).
 extern "C" void emulated_multiply_int8(void** lanes, uint32_t mask);
 extern "C" void emulated_multiply_f16(void** lanes, uint32_t mask);
-extern "C" void emulated_multiply_bf16(void** lanes, uint32_t mask);
 
 template <class... A> void call(void (*kernel)(A...), void** params) {
   [&]<size_t... I>(std::integer_sequence<size_t, I...>) { kernel(*static_cast<std::remove_cvref_t<A>*>(params[I])...); }

@@ -26,6 +26,7 @@ inline uint64_t global_timer() {
   return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
 }
 
+inline void arrived_at_phase() { emulated::emulated_arrived(); }
 inline void wait_for_phase(const uint32_t* phases, uint32_t parity) { emulated::emulated_phase(phases, parity); }
 
 template <class T> inline void add_up(T*&) {}
@@ -103,11 +104,6 @@ struct FloatMmaLane {
   float d[4];
   uint32_t a[4], b[2];
 };
-inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  FloatMmaLane mine{{d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1}};
-  emulated::emulated_warp(0xffffffffu, &mine, emulated::emulated_multiply_bf16);
-  memcpy(d, mine.d, sizeof d);
-}
 inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   FloatMmaLane mine{{d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1}};
   emulated::emulated_warp(0xffffffffu, &mine, emulated::emulated_multiply_f16);

@@ -101,7 +101,7 @@ class Compiler:
         return _log(self._program(source, ("--ptxas-options=-v", *options))[0])
 
     def _key(self, source: Source) -> str:
-        text = [source.text, self._arch, repr(OPTIONS), repr(version())]
+        text = [source.text, _FEATURES.get(self._arch, self._arch), repr(OPTIONS), repr(version())]
         text += [f.read_text(encoding="utf-8") for f in self._files(source.text)]
         return hashlib.sha256("\0".join(text).encode()).hexdigest()[:32]
 

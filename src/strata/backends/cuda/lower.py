@@ -122,7 +122,7 @@ def capability(at: Context) -> int:
 
 
 def tensor_cores(at: Context) -> bool:
-    """Whether the device multiplies bf16, which the kernels of prompts ask for."""
+    """Whether the device multiplies f16 16 values deep and copies asynchronously, as prompts' kernels ask for."""
     return capability(at) >= 80
 
 

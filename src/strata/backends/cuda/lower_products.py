@@ -27,7 +27,7 @@ _FLOAT_AHEAD_OF_MORE = 8
 # Rows from which product_write has one thread block a multiprocessor where that brings all weights at once; two rows
 # leave room for two, and for the next node's weights. Not measured.
 ONE_WAVE_FROM = 4
-_MOST_WARPS = 32
+_MOST_WARPS = 16  # of product_write
 _NO_BLOCKS = "ROWS", "SEGMENTS", "AHEAD", "LENGTH"  # macros of launches without a quantised matrix
 
 
@@ -133,7 +133,7 @@ def _one_wave(at: Context, product: Product, most: int, rows: int) -> int:
     n, k = product.weight.shape
     warps = -(-n // (32 // segment_count(k)) // at.properties.multiprocessors)
     room = _write_room(product, rows, 32 * warps)
-    one = ONE_WAVE_FROM <= rows >= most and _THREADS // 64 <= warps <= _MOST_WARPS // 2
+    one = ONE_WAVE_FROM <= rows >= most and _THREADS // 64 <= warps <= _MOST_WARPS
     if not one or _staged(at, [product], k, room, 32 * warps) <= room:
         return _THREADS
     return 32 * warps

@@ -13,7 +13,9 @@ from strata.quants import Format
 
 _PART = 1024  # kPart of group_pairs.cu
 _THREADS = 512
-_LEAST_PAIRS = 8  # of an expert on average: from there moe.cu is reckoned to be slower (docs/measurements.md)
+# Of an expert on average, from which moe.cu is slower: with 10 it was faster than the first tiles, with 40 slower. Of
+# f16 tiles as they are it is reckoned, not measured (docs/cuda-prompt-products.md).
+_LEAST_PAIRS, _LEAST_OF_INT8 = 8, 14
 _PITCH = 37  # kPitch of wide_experts.cu
 # Int8 tiles of pairs: many of an expert, and what is left of it where that is few. Each first one that fits the device.
 _INT8 = (Int8Tile(2, 4, 4), Int8Tile(2, 2, 4)), (Int8Tile(2, 2, 4), Int8Tile(2, 1, 4))
@@ -45,7 +47,8 @@ def down_applies(op: ExpertDown, at: Context) -> bool:
 
 def _applies(out: Buffer, weight: Weight, at: Context) -> bool:
     """Whether experts have enough pairs, and tiles fit the device's shared memory."""
-    many = out.shape[0] >= _LEAST_PAIRS * weight.shape[0]
+    least = _LEAST_OF_INT8 if lower_int8.applies(at) else _LEAST_PAIRS
+    many = out.shape[0] >= least * weight.shape[0]
     return applies(at) and many and _chosen(weight.format, weight.shape[-1], at) is not None
 
 

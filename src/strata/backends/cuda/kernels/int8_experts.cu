@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 128 ? 2 : 1)
   const float scale = down_scale ? down_scale[mine.expert] : 1.0f;
   Tile::run(
       s.tile, n, [=](int r) { return PackedRow{planes, min(first + r, n - 1)}; }, {x, x_d, x_sums}, [&](int i) { return s.token[i]; },
-      [&](int row, int token, const float4& v) { put_down(out, n, pairs + mine.first, mine.count, first + row, token, v, scale); });
+      [&](int row, int token, const float4& v) { put_down(out, n, s.pair, mine.count, first + row, token, v, scale); });
 }
 
 }  // extern "C"

@@ -1,6 +1,6 @@
 // A sublayer's last product and the streams after it: R_c + 2 sigmoid(inject_c / C) y, or, with STRATA_STREAMS 0, x + y.
 // Macros: STRATA_TYPE (quantised), STRATA_ROWS, STRATA_SEGMENTS, STRATA_AHEAD, STRATA_STAGED (see products.cu), STRATA_STREAMS,
-// STRATA_THREADS. grid.y: groups of STRATA_ROWS rows.
+// STRATA_THREADS, STRATA_LENGTH, STRATA_CHAIN_UNROLL. grid.y: groups of STRATA_ROWS rows.
 #include "op.cuh"
 #include "staged_weights.cuh"
 #include "streams.cuh"

@@ -1,4 +1,4 @@
-// Every line of PTX: dependent launch, flags, byte tricks, tensor cores, asynchronous copies. On the emulated device
+// PTX (with wgmma.cuh): dependent launch, flags, byte tricks, tensor cores, asynchronous copies. On the emulated device
 // (tests/emulate) another header gives the same functions.
 #pragma once
 
@@ -63,6 +63,7 @@ __device__ __forceinline__ uint64_t global_timer() {
 }
 
 // Until bit 16 of *phases is another than `parity`: barriers in shared memory where the device has none (wgmma.cuh).
+__device__ __forceinline__ void arrived_at_phase() {}
 __device__ __forceinline__ void wait_for_phase(const uint32_t* phases, uint32_t parity) {
   while ((*static_cast<const volatile uint32_t*>(phases) >> 16 & 1u) == parity) continue;
 }
@@ -196,14 +197,6 @@ __device__ __forceinline__ uint32_t pack_f16(float x, float y) {
 #endif
 }
 
-__device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-#if __CUDA_ARCH__ >= 800
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#else
-  asm volatile("trap;");
-#endif
-}
 __device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

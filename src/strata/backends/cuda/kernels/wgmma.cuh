@@ -1,7 +1,8 @@
-// Tensor cores of a whole warpgroup (sm_90a): 64 rows of A in registers times 64 columns of B in shared memory, asynchronous. On
+// Tensor cores of a whole warpgroup (sm_90a): 64 rows of A, in registers or shared memory, times 32 to 160 columns of B in shared memory, asynchronous. On
 // every other architecture, and on the emulated device, the same fragments go through mma.sync; ptx.cuh includes this file.
 //
-// B: 64 (or 32) columns of 64 f16 values along K, 128 bytes a column on a border of 1,024 bytes, 16-byte parts of column c at part ^ c % 8.
+// B (and A there): columns of 64 f16 values along K, 128 bytes a column from a border of 1,024 bytes on, 16-byte parts of column c at
+// part ^ c % 8.
 #pragma once
 
 namespace strata {
@@ -26,25 +27,7 @@ template <int Left, int N> __device__ __forceinline__ void products_wait(float (
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(c[i])::"memory");  // nothing reads them before
 }
 
-// c = a * b + (more ? c : 0) for 16 values along K from value 16 * `slice` of the 64 on. Bf16: instead of f16.
-template <bool Bf16 = false>
-__device__ __forceinline__ void group_product(float (&c)[32], const uint32_t (&a)[4], const void* b, int slice, bool more) {
-  const uint64_t at = static_cast<uint32_t>(__cvta_generic_to_shared(b)) + 32 * slice;
-  const uint64_t descriptor = (at >> 4 & 0x3fff) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
-  if constexpr (Bf16) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}\n"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor), "r"(int(more)));
-  } else {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}\n"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor), "r"(int(more)));
-  }
-}
-
-// The same of 32 columns, f16.
+// c = a * b + (more ? c : 0) for 16 values along K from value 16 * `slice` of the 64 on; 32 columns.
 __device__ __forceinline__ void group_product(float (&c)[16], const uint32_t (&a)[4], const void* b, int slice, bool more) {
   const uint64_t at = static_cast<uint32_t>(__cvta_generic_to_shared(b)) + 32 * slice;
   const uint64_t descriptor = (at >> 4 & 0x3fff) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
@@ -103,7 +86,7 @@ template <int N> __device__ __forceinline__ void tile_product(float (&d)[N / 2],
           "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
         : "l"(descriptor(a)), "l"(descriptor(b)), "r"(int(more)));
   } else {
-    static_assert(N == 64, "a shape that nothing asks for yet");
+    static_assert(N < 0, "a shape that nothing asks for yet");
   }
 }
 
@@ -114,7 +97,7 @@ __device__ __forceinline__ void products_fence() {}
 __device__ __forceinline__ void products_commit() {}
 template <int Left, int N> __device__ __forceinline__ void products_wait(float (&)[N]) {}
 
-template <bool Bf16 = false, int N>
+template <int N>
 __device__ __forceinline__ void group_product(float (&c)[N], const uint32_t (&a)[4], const void* b, int slice, bool more) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
 #pragma unroll
@@ -128,11 +111,7 @@ __device__ __forceinline__ void group_product(float (&c)[N], const uint32_t (&a)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         if (more) d[e] = c[4 * (j + i) + e];
-      if constexpr (Bf16) {
-        mma_bf16(d, a, two[2 * i], two[2 * i + 1]);
-      } else {
-        mma_f16(d, a, two[2 * i], two[2 * i + 1]);
-      }
+      mma_f16(d, a, two[2 * i], two[2 * i + 1]);
 #pragma unroll
       for (int e = 0; e < 4; ++e) c[4 * (j + i) + e] = d[e];
     }
@@ -182,6 +161,7 @@ struct Barrier {
   __device__ __forceinline__ void arrive() {
     __threadfence_block();
     if ((atomicAdd(&state, 1u) & 0xffffu) + 1 == count) atomicAdd(&state, 0x10000u - count);
+    arrived_at_phase();
   }
   __device__ __forceinline__ void wait(uint32_t parity) {
     wait_for_phase(&state, parity);

@@ -133,10 +133,10 @@ template <class F, int Count, bool Decodes> struct Wide {
   }
 
   // What the tokens of a quarter bring to their chain steps with a block.
-  struct Scales {
+  struct TokenScales {
     float4 d[2], sum[F::kMin == 1 ? 2 : 1];
-    Scales() = default;
-    __device__ __forceinline__ Scales(const TokenImage& tokens, int b, int quarter) {
+    TokenScales() = default;
+    __device__ __forceinline__ TokenScales(const TokenImage& tokens, int b, int quarter) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int at = quarter % 2 * kQuarter + 16 * j + 4 * (lane_id() % 4);
@@ -147,7 +147,7 @@ template <class F, int Count, bool Decodes> struct Wide {
   };
 
   // The chain steps of a quarter.
-  static __device__ __forceinline__ void steps(const Image& image, const TokenImage& tokens, const Scales& scales, int pass, int quarter,
+  static __device__ __forceinline__ void steps(const Image& image, const TokenImage& tokens, const TokenScales& scales, int pass, int quarter,
                                                const float2& w, const float2& m, const float (&c)[16], float (&y)[16]) {
     const int b = pass / F::kSub;
 #pragma unroll
@@ -165,7 +165,7 @@ template <class F, int Count, bool Decodes> struct Wide {
     if constexpr (F::kMin == 2) minimums(image, tokens, b, quarter, y);
   }
 
-  static __device__ __forceinline__ void minimum(const float2& m, const Scales& scales, float (&y)[16]) {
+  static __device__ __forceinline__ void minimum(const float2& m, const TokenScales& scales, float (&y)[16]) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const float4 u = scales.sum[j];
@@ -206,7 +206,7 @@ template <class F, int Count, bool Decodes> struct Wide {
   };
 
   // Two rows' scales of a pass; of its block's minimums.
-  static __device__ __forceinline__ float2 row_scales(const Image& image, int line) {
+  static __device__ __forceinline__ float2 weight_scales(const Image& image, int line) {
     return *reinterpret_cast<const float2*>(&image.line[line][group_row() + 2 * (lane_id() / 4)]);
   }
 
@@ -218,12 +218,12 @@ template <class F, int Count, bool Decodes> struct Wide {
     Fragments a[2];
     float c[2][16];
     float2 w[2], m[2] = {};
-    Scales scales[2];
+    TokenScales scales[2];
     const auto read_rows = [&](int pass) {
-      w[pass % 2] = row_scales(image, pass);
-      if constexpr (F::kMin == 1) m[pass % 2] = row_scales(image, Image::kM + pass / F::kSub);
+      w[pass % 2] = weight_scales(image, pass);
+      if constexpr (F::kMin == 1) m[pass % 2] = weight_scales(image, Image::kM + pass / F::kSub);
     };
-    const auto read_tokens = [&](int pass, int quarter) { return Scales(s.tokens[quarter / 2], pass / F::kSub, quarter); };
+    const auto read_tokens = [&](int pass, int quarter) { return TokenScales(s.tokens[quarter / 2], pass / F::kSub, quarter); };
     if constexpr (kEarly) scales[0] = read_tokens(0, 0);
     read_rows(0);
     fragments(image, 0, a[0]);

@@ -4,9 +4,11 @@
 // A thread block has 64 tokens and tiles of outputs one after another. Two warpgroups multiply, each half of a tile's outputs; one splits
 // rows and one copies weights to a ring of stages of 64 values, as in wide.cuh.
 //
-// Outputs are an even number. Macros: STRATA_WEIGHT_TERMS (2: weights are sums of two as well; their low parts times low parts are left out), STRATA_OUTPUTS (of a
+// Outputs are an even number.
+// Macros: STRATA_WEIGHT_TERMS (2: weights are sums of two as well; their low parts times low parts are left out), STRATA_OUTPUTS (of a
 // warpgroup), STRATA_STAGES. Grid: groups of `each` tiles of outputs x tiles of tokens, tokens first.
-// scales, output_scales (null: 1): powers of two that a row was and is to be multiplied by (row_scales), and that an output's products are.
+// scales: what a row is multiplied by before it is split (row_scales), and its results divided by; output_scales (null: 1): what an output's
+// results are multiplied by. All are powers of two.
 #include "op.cuh"
 
 using namespace strata;
@@ -81,114 +83,149 @@ struct FloatRows {
   }
 };
 
+// What a thread block computes: tiles of outputs from `tile0` on, of 64 tokens from `token0` on, of which `tokens` are there.
+struct Work {
+  int token0, tokens, tile0, tiles, stages;
+};
+
+// The stages in shared memory, and where a side stands among them.
+struct Ring {
+  Barrier *full, *empty;
+  uint8_t* base;
+  int slot = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ explicit Ring(uint8_t* shared) : full(reinterpret_cast<Barrier*>(shared)), empty(full + Count) {
+    base = shared + 1024 + (1024 - shared_offset(shared) % 1024) % 1024;
+    if (threadIdx.x < Count) full[threadIdx.x].init(2 * kProducers), empty[threadIdx.x].init(kConsumers / 32);
+  }
+  __device__ __forceinline__ uint8_t* stage() const { return base + slot * kStageBytes; }
+  __device__ __forceinline__ void next() {
+    if (++slot == Count) slot = 0, parity ^= 1;
+  }
+};
+
+__device__ __forceinline__ void bring_rows(Ring& ring, const Work& work, const float* x, const float* scales, int k, int producer) {
+  FloatRows rows(x + static_cast<int64_t>(work.token0) * k, scales + work.token0, work.tokens, k, producer);
+  rows.fetch(0, producer);
+#pragma unroll 1
+  for (int tile = 0; tile < work.tiles; ++tile)
+#pragma unroll 1
+    for (int i = 0; i < work.stages; ++i) {
+      ring.empty[ring.slot].wait(ring.parity ^ 1);
+      rows.put(ring.stage(), producer);
+      publish_shared();
+      ring.full[ring.slot].arrive();
+      rows.fetch(i + 1 < work.stages ? i + 1 : 0, producer);
+      ring.next();
+    }
+}
+
+__device__ __forceinline__ void bring_weights(Ring& ring, const Work& work, const uint16_t* high, const uint16_t* low, int n, int pitch, int k,
+                                              int producer) {
+  int before = -1;  // the slot whose copies are on their way
+  const auto there = [&] {
+    publish_shared();
+    ring.full[before].arrive();
+  };
+#pragma unroll 1
+  for (int tile = 0; tile < work.tiles; ++tile)
+#pragma unroll 1
+    for (int i = 0; i < work.stages; ++i) {
+      ring.empty[ring.slot].wait(ring.parity ^ 1);
+      uint8_t* to = ring.stage() + 2 * kPlaneBytes;
+      const int first = (work.tile0 + tile) * kOutputs;
+      copy_lines(to, high, first, n, i, pitch, k, producer);
+      if constexpr (Terms == 2) copy_lines(to + kOutputs * kLine, low, first, n, i, pitch, k, producer);
+      copies_group();
+      if (before >= 0) copies_wait_for_groups<1>(), there();
+      before = ring.slot;
+      ring.next();
+    }
+  copies_wait_for_groups<0>(), there();
+}
+
+// Sums of a tile: total[4 j + e] is token 16 warp + g + 8 (e / 2) at output 8 j + 2 t + e % 2 of this warpgroup.
+__device__ __forceinline__ void multiply(Ring& ring, int stages, float (&total)[N / 2]) {
+  float c[N / 2];
+#pragma unroll
+  for (int e = 0; e < N / 2; ++e) c[e] = total[e] = 0.0f;
+#pragma unroll 1
+  for (int i = 0; i < stages; ++i) {
+    ring.full[ring.slot].wait(ring.parity);
+    const uint8_t *a = ring.stage(), *b = a + 2 * kPlaneBytes + warp_id() / 4 * N * kLine;
+    products_fence();
+#pragma unroll
+    for (int slice = 0; slice < 4; ++slice) {
+      tile_product<N>(c, a, b, slice, slice > 0 || i % 4 > 0);
+      tile_product<N>(c, a + kPlaneBytes, b, slice, true);
+      if constexpr (Terms == 2) tile_product<N>(c, a, b + kOutputs * kLine, slice, true);
+    }
+    products_commit();
+    products_wait<0>(c);
+    __syncwarp();  // all lanes' products are taken
+    if (lane_id() == 0) ring.empty[ring.slot].arrive();
+    ring.next();
+    if (i % 4 == 3 || i + 1 == stages) {
+#pragma unroll
+      for (int e = 0; e < N / 2; ++e) total[e] += c[e];
+    }
+  }
+}
+
+__device__ __forceinline__ void store(const Work& work, int tile, const float (&total)[N / 2], const float* scales, const float* output_scales,
+                                      float* y, int n) {
+  const int lane = lane_id(), token = warp_id() % 4 * 16 + lane / 4, output = (work.tile0 + tile) * kOutputs + warp_id() / 4 * N + 2 * (lane % 4);
+  float back[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) back[h] = div32(1.0f, scales[work.token0 + min(token + 8 * h, work.tokens - 1)]);
+  float2 scale[N / 8];
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j) {
+    scale[j] = make_float2(1.0f, 1.0f);
+    if (output_scales) scale[j] = *reinterpret_cast<const float2*>(output_scales + min(output + 8 * j, n - 2));
+  }
+  float* to = y + static_cast<int64_t>(work.token0 + token) * n + output;
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      if (output + 8 * j < n && token + 8 * h < work.tokens) {
+        const float* v = total + 4 * j + 2 * h;
+        *reinterpret_cast<float2*>(to + static_cast<int64_t>(8 * h) * n + 8 * j) =
+            make_float2(v[0] * back[h] * scale[j].x, v[1] * back[h] * scale[j].y);
+      }
+}
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     wide_float(const int* live, const uint16_t* high, const uint16_t* low, const float* x, const float* scales, const float* output_scales,
                float* y, int n, int tiles_of_tokens, int k, int pitch, int each) {
   STRATA_DYNAMIC_SHARED(shared);
-  Barrier *full = reinterpret_cast<Barrier*>(shared), *empty = full + Count;
-  uint8_t* base = shared + 1024 + (1024 - shared_offset(shared) % 1024) % 1024;
-  if (threadIdx.x < Count) full[threadIdx.x].init(2 * kProducers), empty[threadIdx.x].init(kConsumers / 32);
+  Ring ring(shared);
   __syncthreads();
   dependency_wait();
   dependency_launch();
   const int token0 = static_cast<int>(blockIdx.x) % tiles_of_tokens * kTokens, tile0 = static_cast<int>(blockIdx.x) / tiles_of_tokens * each;
-  const int tiles = min(each, (n + kOutputs - 1) / kOutputs - tile0), tokens = min(*live - token0, kTokens), stages = (k + 63) / 64;
-  if (tokens <= 0) return;
-  int slot = 0;
-  uint32_t parity = 0;
-  const auto next = [&] {
-    if (++slot == Count) slot = 0, parity ^= 1;
-  };
+  const Work work{token0, min(*live - token0, kTokens), tile0, min(each, (n + kOutputs - 1) / kOutputs - tile0), (k + 63) / 64};
+  if (work.tokens <= 0) return;
   if (threadIdx.x >= kConsumers) {
     registers_shrink<kProducerRegisters>();
     const int producer = static_cast<int>(threadIdx.x) % kProducers;
     if (threadIdx.x < kConsumers + kProducers) {
-      FloatRows rows(x + static_cast<int64_t>(token0) * k, scales + token0, tokens, k, producer);
-      rows.fetch(0, producer);
-#pragma unroll 1
-      for (int tile = 0; tile < tiles; ++tile)
-#pragma unroll 1
-        for (int i = 0; i < stages; ++i) {
-          empty[slot].wait(parity ^ 1);
-          rows.put(base + slot * kStageBytes, producer);
-          publish_shared();
-          full[slot].arrive();
-          rows.fetch(i + 1 < stages ? i + 1 : 0, producer);
-          next();
-        }
-      return;
+      bring_rows(ring, work, x, scales, k, producer);
+    } else {
+      bring_weights(ring, work, high, low, n, pitch, k, producer);
     }
-    int before = -1;
-    const auto there = [&] {
-      publish_shared();
-      full[before].arrive();
-    };
-#pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile)
-#pragma unroll 1
-      for (int i = 0; i < stages; ++i) {
-        empty[slot].wait(parity ^ 1);
-        uint8_t* to = base + slot * kStageBytes + 2 * kPlaneBytes;
-        copy_lines(to, high, (tile0 + tile) * kOutputs, n, i, pitch, k, producer);
-        if constexpr (Terms == 2) copy_lines(to + kOutputs * kLine, low, (tile0 + tile) * kOutputs, n, i, pitch, k, producer);
-        copies_group();
-        if (before >= 0) copies_wait_for_groups<1>(), there();
-        before = slot;
-        next();
-      }
-    copies_wait_for_groups<0>(), there();
     return;
   }
   registers_grow<kConsumerRegisters>();
-  const int group = warp_id() / 4, lane = lane_id();
 #pragma unroll 1
-  for (int tile = 0; tile < tiles; ++tile) {
-    float c[N / 2], total[N / 2];
-#pragma unroll
-    for (int e = 0; e < N / 2; ++e) c[e] = total[e] = 0.0f;
-#pragma unroll 1
-    for (int i = 0; i < stages; ++i) {
-      full[slot].wait(parity);
-      const uint8_t *a = base + slot * kStageBytes, *b = a + 2 * kPlaneBytes + group * N * kLine;
-      products_fence();
-#pragma unroll
-      for (int slice = 0; slice < 4; ++slice) {
-        tile_product<N>(c, a, b, slice, slice > 0 || i % 4 > 0);
-        tile_product<N>(c, a + kPlaneBytes, b, slice, true);
-        if constexpr (Terms == 2) tile_product<N>(c, a, b + kOutputs * kLine, slice, true);
-      }
-      products_commit();
-      products_wait<0>(c);
-      __syncwarp();
-      if (lane == 0) empty[slot].arrive();
-      next();
-      if (i % 4 == 3 || i + 1 == stages) {
-#pragma unroll
-        for (int e = 0; e < N / 2; ++e) total[e] += c[e];
-      }
-    }
-    const int output = (tile0 + tile) * kOutputs + group * N + 2 * (lane % 4), token = warp_id() % 4 * 16 + lane / 4;
-    float back[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) back[h] = div32(1.0f, scales[token0 + min(token + 8 * h, tokens - 1)]);
-    float2 scale[N / 8];
-#pragma unroll
-    for (int j = 0; j < N / 8; ++j) {
-      scale[j] = make_float2(1.0f, 1.0f);
-      if (output_scales) scale[j] = *reinterpret_cast<const float2*>(output_scales + min(output + 8 * j, n - 2));
-    }
-    float* to = y + static_cast<int64_t>(token0 + token) * n + output;
-#pragma unroll
-    for (int j = 0; j < N / 8; ++j)
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-        if (output + 8 * j < n && token + 8 * h < tokens) {
-          const float *v = total + 4 * j + 2 * h;
-          *reinterpret_cast<float2*>(to + static_cast<int64_t>(8 * h) * n + 8 * j) =
-              make_float2(v[0] * back[h] * scale[j].x, v[1] * back[h] * scale[j].y);
-        }
+  for (int tile = 0; tile < work.tiles; ++tile) {
+    float total[N / 2];
+    multiply(ring, work.stages, total);
+    store(work, tile, total, scales, output_scales, y, n);
   }
 }
 extern "C" { extern __device__ const int wide_float_shared = 2048 + Count * kStageBytes; }

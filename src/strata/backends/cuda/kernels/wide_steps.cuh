@@ -109,21 +109,21 @@ template <class F> struct ImageRows {
 // times 32. token(i): which one the tile's token i is.
 template <class F> struct GatheredTokens {
   const uint8_t* images;
-  uint32_t from[4], scale;  // in bytes
+  uint32_t from[4], scale;  // in 16 bytes, in 4
   int producer, quarters;
 
   template <class Token>
   __device__ __forceinline__ GatheredTokens(const TokenImage* images_, int along, int producer_, int quarters_, Token token)
       : images(reinterpret_cast<const uint8_t*>(images_)), producer(producer_), quarters(quarters_) {
-    const uint32_t pitch = static_cast<uint32_t>(along) * kTokenBytes;
+    const uint32_t pitch = static_cast<uint32_t>(along) * (kTokenBytes / 16);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int at = producer / 8 + 32 * j, source = token(at);
       const int part = producer % 8 ^ at % 8 ^ source % 8;  // a token's parts are turned by its place in its image
-      from[j] = static_cast<uint32_t>(source / kSlab) * pitch + source % kSlab * 128 + part * 16;
+      from[j] = static_cast<uint32_t>(source / kSlab) * pitch + source % kSlab * 8 + part;
     }
     const int source = token(producer / 2);
-    scale = static_cast<uint32_t>(source / kSlab) * pitch + kSlab * 128 + 4 * (producer % 2 * kSlab + four_order(source % kSlab));
+    scale = static_cast<uint32_t>(source / kSlab) * (4 * pitch) + kSlab * 32 + producer % 2 * kSlab + four_order(source % kSlab);
   }
   __device__ __forceinline__ void copy(TokenImage* to, int i) const {
     const uint8_t* stage = images + static_cast<size_t>(i) * kTokenBytes;
@@ -131,13 +131,14 @@ template <class F> struct GatheredTokens {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if (j >= quarters) break;
-      copy_async<16>(x + j / 2 * kTokenBytes + j % 2 * 4096, stage + from[j]);
+      copy_async<16>(x + j / 2 * kTokenBytes + j % 2 * 4096, stage + static_cast<size_t>(from[j]) * 16);
     }
     const int token = producer / 2;
     if (token >= 32 * quarters) return;
     float* d = &to[token / kSlab].d[producer % 2][four_order(token % kSlab)];
-    copy_async<4>(d, stage + scale);
-    if constexpr (F::kMin > 0) copy_async<4>(d + 2 * kSlab, stage + scale + 8 * kSlab);
+    stage += static_cast<size_t>(scale) * 4;
+    copy_async<4>(d, stage);
+    if constexpr (F::kMin > 0) copy_async<4>(d + 2 * kSlab, stage + 8 * kSlab);
   }
 };
 
