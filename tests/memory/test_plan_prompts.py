@@ -58,14 +58,14 @@ def test_most_and_none():
     assert no_gpu.choice.prefill == 512
 
 
-@pytest.mark.parametrize(("text", "rows"), [("auto", 16384), ("auto:2048", 2048), ("700", 700), ("0", 0)])
+@pytest.mark.parametrize(("text", "rows"), [("auto", 16384), ("auto:2048", 2048), ("auto:64", 64), ("700", 700), ("0", 0)])
 def test_what_the_option_says(text, rows):
     options = EngineOptions(prefill=text)
     assert prompt_rows(options) == rows
     assert PlanOptions.of(options).prefill_auto == text.startswith("auto")
 
 
-@pytest.mark.parametrize("text", ["auto:", "auto:0", "some", "-1", "auto:x"])
+@pytest.mark.parametrize("text", ["auto:", "auto:0", "auto:63", "some", "-1", "auto:x"])
 def test_anything_else_is_an_error(text):
     with pytest.raises(UsageError, match="--prefill"):
         EngineOptions(prefill=text)

@@ -76,8 +76,8 @@ class EngineOptions(Settings):
         "--prefill",
         "Prompt tokens read at a time, in blocks of 64; auto: what reads soonest; 0: every token in the step form.",
         toml="infer.prefill",
-        pattern=r"auto(:[1-9]\d{1,4})?|\d{1,5}",
-        limits_text="auto, auto:MAX or a number of tokens up to 99,999",
+        pattern=r"auto(:(6[4-9]|[7-9]\d|[1-9]\d{2,4}))?|\d{1,5}",
+        limits_text="auto, auto:MAX with MAX 64 or more, or a number of tokens up to 99,999",
     )
     max_num_seqs: int = setting(
         1,
