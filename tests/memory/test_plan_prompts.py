@@ -58,7 +58,9 @@ def test_most_and_none():
     assert no_gpu.choice.prefill == 512
 
 
-@pytest.mark.parametrize(("text", "rows"), [("auto", 16384), ("auto:2048", 2048), ("auto:64", 64), ("700", 700), ("0", 0)])
+@pytest.mark.parametrize(
+    ("text", "rows"), [("auto", 16384), ("auto:2048", 2048), ("auto:64", 64), ("700", 700), ("0", 0)]
+)
 def test_what_the_option_says(text, rows):
     options = EngineOptions(prefill=text)
     assert prompt_rows(options) == rows
