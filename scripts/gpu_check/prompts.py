@@ -115,7 +115,6 @@ def tiles(most_stages: int, most_in_turn: int) -> Iterator[None]:
     stages = tuple(range(most_stages, 1, -1))
     with (
         setting(lower_wide, "STAGES", stages),
-        setting(lower_wide_experts, "STAGES", stages),
         setting(lower_wide, "MOST_IN_TURN", most_in_turn),
     ):
         yield

@@ -23,7 +23,7 @@ _HEADERS = (Path(__file__).parents[2] / "include", Path(__file__).parents[4] / "
 INCLUDE = (KERNELS, next((p for p in _HEADERS if p.is_dir()), _HEADERS[0]))  # installed, or a source tree
 OPTIONS = ("--std=c++20", "--fmad=false", "-default-device")
 # With what only these have: products of a whole warpgroup, registers that move between warpgroups.
-_FEATURES = {arch: f"{arch}a" for arch in ("sm_90", "sm_100", "sm_103")}
+FEATURES = {arch: f"{arch}a" for arch in ("sm_90", "sm_100", "sm_103")}
 _INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 Progress = Callable[[int, int], None]  # done, of how many
@@ -101,7 +101,7 @@ class Compiler:
         return _log(self._program(source, ("--ptxas-options=-v", *options))[0])
 
     def _key(self, source: Source) -> str:
-        text = [source.text, _FEATURES.get(self._arch, self._arch), repr(OPTIONS), repr(version())]
+        text = [source.text, FEATURES.get(self._arch, self._arch), repr(OPTIONS), repr(version())]
         text += [f.read_text(encoding="utf-8") for f in self._files(source.text)]
         return hashlib.sha256("\0".join(text).encode()).hexdigest()[:32]
 
@@ -145,7 +145,7 @@ class Compiler:
         below = [t for t in known if t <= number]
         if not below:
             raise DeviceError(f"the GPU is {self._arch}; NVRTC {version()[0]} begins at sm_{min(known)}")
-        own = _FEATURES.get(self._arch, self._arch)
+        own = FEATURES.get(self._arch, self._arch)
         arch = own if native else f"compute_{max(below)}"
         options = [f"--gpu-architecture={arch}", *OPTIONS, *(f"-I{p}" for p in self._include), *extra]
         code, program = library.nvrtcCreateProgram(source.text.encode(), b"kernel.cu", 0, [], [])

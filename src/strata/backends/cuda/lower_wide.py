@@ -1,6 +1,6 @@
 """Launches of a prompt chunk's quantised products on tensor cores (kernels/wide.cuh, docs/cuda-prompt-products.md)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from strata.backends.cuda.driver import Arg, Launch
@@ -37,6 +37,11 @@ class Tile:
 
 STAGES = (4, 3, 2)  # the first that fits; more are no faster (docs/cuda-prompt-products.md)
 MOST_IN_TURN = 5
+
+
+def fitting(shared: Callable[[Tile], int], at: Context) -> Tile | None:
+    """The first tile whose launch, which needs so many bytes of shared memory, the device has room for."""
+    return next((tile for tile in map(Tile, STAGES) if shared(tile) <= at.properties.shared), None)
 
 
 def in_turn(tiles: int, down: int, at: Context) -> int:
@@ -137,7 +142,8 @@ def products(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
 def _product(at: Context, weight: Weight, out: Buffer, x: WideRows, expanded: int, live: Arg) -> list[Launch]:
     """One matrix, some rows at a time."""
     (n, k), fmt = weight.shape, weight.format
-    tile = next(t for t in map(Tile, STAGES) if t.shared(fmt) <= at.properties.shared)
+    tile = fitting(lambda t: t.shared(fmt), at)
+    assert tile is not None, f"no tile of {fmt.name} fits {at.properties.shared} bytes of shared memory"
     source, found = at.packed(weight), list[Launch]()
     expand = [type_macro(fmt)]
     multiply = [*WideTraits.of(fmt).macros(), ("STRATA_STAGES", tile.stages)]

@@ -1,11 +1,11 @@
 """Launches of a prompt chunk's routed experts (kernels/group_pairs.cu, wide_experts.cu, int8_experts.cu)."""
 
-from strata.backends.cuda import lower_int8
+from strata.backends.cuda import lower_int8, lower_wide
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.grids import TABLE_WORDS
 from strata.backends.cuda.lower import Context, ints, launch, pointer, type_macro
 from strata.backends.cuda.lower_int8 import Int8Tile
-from strata.backends.cuda.lower_wide import STAGES, Tile, applies, in_turn, needs_pairs, widen
+from strata.backends.cuda.lower_wide import Tile, applies, in_turn, needs_pairs, widen
 from strata.ops.buffers import Buffer, Weight
 from strata.ops.expert_groups import GroupByExpert
 from strata.ops.experts import ExpertDown, ExpertGateUp
@@ -87,10 +87,10 @@ def _rows(
 
 def _chosen(fmt: Format, k: int, at: Context) -> tuple[Int8Tile, Int8Tile] | Tile | None:
     """Int8 tiles of many and of few pairs, or the f16 tile; None where the device has no room."""
-    room = at.properties.shared
     if not lower_int8.applies(at):
-        return next((tile for tile in map(Tile, STAGES) if _shared(tile, fmt) <= room), None)
-    wide, narrow = (lower_int8.fitting(tiles, fmt, room - 8 * 128) for tiles in _INT8)
+        return lower_wide.fitting(lambda tile: _shared(tile, fmt), at)
+    room = at.properties.shared - 8 * 128
+    wide, narrow = (lower_int8.fitting(tiles, fmt, room) for tiles in _INT8)
     return None if wide is None or narrow is None else (wide, narrow)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from strata.backends.cuda.compile import FEATURES
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import FILE, Context, ints, launch, pointer, tensor_cores, type_macro
 from strata.backends.cuda.lower_wide import WIDE_ROWS, in_turn
@@ -16,11 +17,6 @@ _FEW = 8  # weight rows that linear_few.cu takes
 _MANY_ROWS = 2048  # from which a warp of it takes four
 _OUTPUTS = (160, 128, 64)  # of a warpgroup
 _SPLITTING = 64  # outputs that take as long as a stage's rows take to be split
-_MOVE_REGISTERS = (
-    "sm_90",
-    "sm_100",
-    "sm_103",
-)  # other architectures have registers for the fewest outputs only
 _STAGES = (4, 3, 2)  # the first that fits
 
 
@@ -128,7 +124,8 @@ def _product(at: Context, m: _Matrix, op: LinearF, rows: int, scales: Arg, live:
 
 def _outputs(at: Context, n: int, rows: int) -> int:
     """Of a warpgroup: those with which the rounds of thread blocks take least, of these the most."""
-    possible = _OUTPUTS if at.properties.arch in _MOVE_REGISTERS else _OUTPUTS[-1:]
+    moves = at.properties.arch in FEATURES  # registers; else there are some for the fewest outputs only
+    possible = _OUTPUTS if moves else _OUTPUTS[-1:]
     down = -(-rows // FloatTile.tokens)
 
     def time(outputs: int) -> int:

@@ -8,6 +8,7 @@
 // blocks: no barrier joins them all, so that one warpgroup's chain steps run beside the other's products.
 #pragma once
 
+#include "ring.cuh"
 #include "wide_steps.cuh"
 
 namespace strata {
@@ -28,26 +29,14 @@ template <class F, int Count, bool Decodes> struct Wide {
   };
   static_assert(sizeof(TokenImage) % 1024 == 0, "images of tokens lie on borders of 1,024 bytes, which group_product asks for");
   static constexpr int kStageBytes = (static_cast<int>(sizeof(Stage)) + 1023) / 1024 * 1024;
-  static constexpr int kSharedBytes = 2048 + Count * kStageBytes;
+  using Stages = Ring<Count, kStageBytes>;
+  static constexpr int kSharedBytes = Stages::kSharedBytes;
 
-  // Where a side stands in the ring of stages.
-  struct Place {
-    int slot = 0;
-    uint32_t parity = 0;
-    __device__ __forceinline__ void next() {
-      if (++slot == Count) slot = 0, parity ^= 1;
-    }
-  };
-
-  Barrier *full, *empty;  // a stage's
-  uint8_t* base;
+  Stages ring;
 
   // All threads; a barrier of the thread block must follow.
-  __device__ __forceinline__ explicit Wide(uint8_t* shared) : full(reinterpret_cast<Barrier*>(shared)), empty(full + Count) {
-    base = shared + 1024 + (1024 - shared_offset(shared) % 1024) % 1024;
-    if (threadIdx.x < Count) full[threadIdx.x].init(kProducers), empty[threadIdx.x].init(kConsumers / 32);
-  }
-  __device__ __forceinline__ Stage& stage(const Place& at) const { return *reinterpret_cast<Stage*>(base + at.slot * kStageBytes); }
+  __device__ __forceinline__ explicit Wide(uint8_t* shared) : ring(shared, kProducers, kConsumers / 32) {}
+  __device__ __forceinline__ Stage& stage(const typename Stages::At& at) const { return *reinterpret_cast<Stage*>(ring.stage(at)); }
   static __device__ __forceinline__ bool produces() { return threadIdx.x >= kConsumers; }
   static __device__ __forceinline__ int producer() { return static_cast<int>(threadIdx.x) - kConsumers; }
 
@@ -57,18 +46,14 @@ template <class F, int Count, bool Decodes> struct Wide {
   // decoded are loaded by rows.fetch(unit, i), and there a stage later with rows.put(to).
   template <class Rows, class Tokens> __device__ __forceinline__ void fill(Rows& rows, const Tokens& tokens, int units, int blocks) const {
     const int stages = (blocks + 1) / 2;
-    Place at, before;
+    typename Stages::At at, before;
     bool pending = false;
-    const auto there = [&] {
-      publish_shared();
-      full[before.slot].arrive();
-    };
     rows.fetch(0, 0);
 #pragma unroll 1
     for (int unit = 0; unit < units; ++unit)
 #pragma unroll 1
       for (int i = 0; i < stages; ++i) {
-        empty[at.slot].wait(at.parity ^ 1);
+        ring.wait_empty(at);
         Stage& to = stage(at);
         tokens.copy(to.tokens, i);
         rows.copy(to.rows, unit, i);
@@ -79,11 +64,11 @@ template <class F, int Count, bool Decodes> struct Wide {
         } else if (unit + 1 < units) {
           rows.fetch(unit + 1, 0);
         }
-        if (pending) copies_wait_for_groups<1>(), there();
+        if (pending) copies_wait_for_groups<1>(), ring.fill(before);
         pending = true, before = at;
         at.next();
       }
-    copies_wait_for_groups<0>(), there();
+    copies_wait_for_groups<0>(), ring.fill(before);
   }
 
   // ---- consumers ------------------------------------------------------------------------------------------------------
@@ -162,7 +147,7 @@ template <class F, int Count, bool Decodes> struct Wide {
     }
     if constexpr (F::kMin == 1)
       if (pass % F::kSub == F::kSub - 1) minimum(m, scales, y);
-    if constexpr (F::kMin == 2) minimums(image, tokens, b, quarter, y);
+    if constexpr (F::kMin == 2) minimums(image, tokens, scales, b, quarter, y);
   }
 
   static __device__ __forceinline__ void minimum(const float2& m, const TokenScales& scales, float (&y)[16]) {
@@ -175,7 +160,8 @@ template <class F, int Count, bool Decodes> struct Wide {
     }
   }
 
-  static __device__ __forceinline__ void minimums(const Image& image, const TokenImage& tokens, int b, int quarter, float (&y)[16]) {
+  static __device__ __forceinline__ void minimums(const Image& image, const TokenImage& tokens, const TokenScales& scales, int b, int quarter,
+                                                  float (&y)[16]) {
     const int g = lane_id() / 4, t = lane_id() % 4, row = group_row() + 2 * g;
     const float2 m = *reinterpret_cast<const float2*>(&image.line[Image::kM + b][row]);
     const uint2 mins = *reinterpret_cast<const uint2*>(&image.line[Image::kMins + b][row]);
@@ -185,7 +171,7 @@ template <class F, int Count, bool Decodes> struct Wide {
     for (int j = 0; j < 2; ++j) {
       const int at = quarter % 2 * kQuarter + 16 * j + 4 * t;
       const uint4 u = *reinterpret_cast<const uint4*>(&tokens.sum[b][at]);
-      const float4 d = *reinterpret_cast<const float4*>(&tokens.d[b][at]);
+      const float4 d = scales.d[j];
       const uint32_t both[4] = {u.x, u.y, u.z, u.w};
       const float scale[4] = {d.x, d.y, d.z, d.w};
 #pragma unroll
@@ -260,7 +246,7 @@ template <class F, int Count, bool Decodes> struct Wide {
 
   // put(unit, total) of each tile of rows; total: float[Active][16].
   template <int Active, class Put> __device__ __forceinline__ void consume(int units, int blocks, Put put) const {
-    Place at;
+    typename Stages::At at;
 #pragma unroll 1
     for (int unit = 0; unit < units; ++unit) {
       float y[Active][16], total[Active][16];
@@ -271,10 +257,9 @@ template <class F, int Count, bool Decodes> struct Wide {
       Segments segment(blocks);
 #pragma unroll 1
       for (int first = 0; first < blocks; first += 2) {
-        full[at.slot].wait(at.parity);
+        ring.wait_full(at);
         blocks_of<Active>(stage(at), first, segment, y, total);
-        __syncwarp();  // all lanes have read the stage
-        if (lane_id() == 0) empty[at.slot].arrive();
+        ring.release(at);
         at.next();
       }
       put(unit, total);

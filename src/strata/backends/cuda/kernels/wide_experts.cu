@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int first = static_cast<int>(blockIdx.x) * each * 64, units = min(each, (n - first + 63) / 64);
   const float g = gate_scale ? gate_scale[mine.expert] : 1.0f, u = up_scale ? up_scale[mine.expert] : 1.0f;
   const int group = Tile::row_group() % 2, token = static_cast<int>(threadIdx.x) % 128;
-  float* values = reinterpret_cast<float*>(tile.base + STRATA_STAGES * Tile::kStageBytes) + group * kValues;
+  float* values = reinterpret_cast<float*>(tile.ring.base + STRATA_STAGES * Tile::kStageBytes) + group * kValues;
   uint32_t parity = 0;
   const auto meet = [&] {  // of a consumer's threads
     written[group].arrive();

@@ -10,6 +10,7 @@
 // scales: what a row is multiplied by before it is split (row_scales), and its results divided by; output_scales (null: 1): what an output's
 // results are multiplied by. All are powers of two.
 #include "op.cuh"
+#include "ring.cuh"
 
 using namespace strata;
 
@@ -88,72 +89,54 @@ struct Work {
   int token0, tokens, tile0, tiles, stages;
 };
 
-// The stages in shared memory, and where a side stands among them.
-struct Ring {
-  Barrier *full, *empty;
-  uint8_t* base;
-  int slot = 0;
-  uint32_t parity = 0;
+using Stages = Ring<Count, kStageBytes>;
 
-  __device__ __forceinline__ explicit Ring(uint8_t* shared) : full(reinterpret_cast<Barrier*>(shared)), empty(full + Count) {
-    base = shared + 1024 + (1024 - shared_offset(shared) % 1024) % 1024;
-    if (threadIdx.x < Count) full[threadIdx.x].init(2 * kProducers), empty[threadIdx.x].init(kConsumers / 32);
-  }
-  __device__ __forceinline__ uint8_t* stage() const { return base + slot * kStageBytes; }
-  __device__ __forceinline__ void next() {
-    if (++slot == Count) slot = 0, parity ^= 1;
-  }
-};
-
-__device__ __forceinline__ void bring_rows(Ring& ring, const Work& work, const float* x, const float* scales, int k, int producer) {
+__device__ __forceinline__ void bring_rows(const Stages& ring, const Work& work, const float* x, const float* scales, int k, int producer) {
   FloatRows rows(x + static_cast<int64_t>(work.token0) * k, scales + work.token0, work.tokens, k, producer);
   rows.fetch(0, producer);
+  Stages::At at;
 #pragma unroll 1
   for (int tile = 0; tile < work.tiles; ++tile)
 #pragma unroll 1
     for (int i = 0; i < work.stages; ++i) {
-      ring.empty[ring.slot].wait(ring.parity ^ 1);
-      rows.put(ring.stage(), producer);
-      publish_shared();
-      ring.full[ring.slot].arrive();
+      ring.wait_empty(at);
+      rows.put(ring.stage(at), producer);
+      ring.fill(at);
       rows.fetch(i + 1 < work.stages ? i + 1 : 0, producer);
-      ring.next();
+      at.next();
     }
 }
 
-__device__ __forceinline__ void bring_weights(Ring& ring, const Work& work, const uint16_t* high, const uint16_t* low, int n, int pitch, int k,
+__device__ __forceinline__ void bring_weights(const Stages& ring, const Work& work, const uint16_t* high, const uint16_t* low, int n, int pitch, int k,
                                               int producer) {
-  int before = -1;  // the slot whose copies are on their way
-  const auto there = [&] {
-    publish_shared();
-    ring.full[before].arrive();
-  };
+  Stages::At at, before;  // the stage whose copies are on their way
+  bool pending = false;
 #pragma unroll 1
   for (int tile = 0; tile < work.tiles; ++tile)
 #pragma unroll 1
     for (int i = 0; i < work.stages; ++i) {
-      ring.empty[ring.slot].wait(ring.parity ^ 1);
-      uint8_t* to = ring.stage() + 2 * kPlaneBytes;
+      ring.wait_empty(at);
+      uint8_t* to = ring.stage(at) + 2 * kPlaneBytes;
       const int first = (work.tile0 + tile) * kOutputs;
       copy_lines(to, high, first, n, i, pitch, k, producer);
       if constexpr (Terms == 2) copy_lines(to + kOutputs * kLine, low, first, n, i, pitch, k, producer);
       copies_group();
-      if (before >= 0) copies_wait_for_groups<1>(), there();
-      before = ring.slot;
-      ring.next();
+      if (pending) copies_wait_for_groups<1>(), ring.fill(before);
+      pending = true, before = at;
+      at.next();
     }
-  copies_wait_for_groups<0>(), there();
+  copies_wait_for_groups<0>(), ring.fill(before);
 }
 
 // Sums of a tile: total[4 j + e] is token 16 warp + g + 8 (e / 2) at output 8 j + 2 t + e % 2 of this warpgroup.
-__device__ __forceinline__ void multiply(Ring& ring, int stages, float (&total)[N / 2]) {
+__device__ __forceinline__ void multiply(const Stages& ring, Stages::At& at, int stages, float (&total)[N / 2]) {
   float c[N / 2];
 #pragma unroll
   for (int e = 0; e < N / 2; ++e) c[e] = total[e] = 0.0f;
 #pragma unroll 1
   for (int i = 0; i < stages; ++i) {
-    ring.full[ring.slot].wait(ring.parity);
-    const uint8_t *a = ring.stage(), *b = a + 2 * kPlaneBytes + warp_id() / 4 * N * kLine;
+    ring.wait_full(at);
+    const uint8_t *a = ring.stage(at), *b = a + 2 * kPlaneBytes + warp_id() / 4 * N * kLine;
     products_fence();
 #pragma unroll
     for (int slice = 0; slice < 4; ++slice) {
@@ -163,9 +146,8 @@ __device__ __forceinline__ void multiply(Ring& ring, int stages, float (&total)[
     }
     products_commit();
     products_wait<0>(c);
-    __syncwarp();  // all lanes' products are taken
-    if (lane_id() == 0) ring.empty[ring.slot].arrive();
-    ring.next();
+    ring.release(at);
+    at.next();
     if (i % 4 == 3 || i + 1 == stages) {
 #pragma unroll
       for (int e = 0; e < N / 2; ++e) total[e] += c[e];
@@ -203,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     wide_float(const int* live, const uint16_t* high, const uint16_t* low, const float* x, const float* scales, const float* output_scales,
                float* y, int n, int tiles_of_tokens, int k, int pitch, int each) {
   STRATA_DYNAMIC_SHARED(shared);
-  Ring ring(shared);
+  const Stages ring(shared, 2 * kProducers, kConsumers / 32);
   __syncthreads();
   dependency_wait();
   dependency_launch();
@@ -221,11 +203,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     return;
   }
   registers_grow<kConsumerRegisters>();
+  Stages::At at;
 #pragma unroll 1
   for (int tile = 0; tile < work.tiles; ++tile) {
     float total[N / 2];
-    multiply(ring, work.stages, total);
+    multiply(ring, at, work.stages, total);
     store(work, tile, total, scales, output_scales, y, n);
   }
 }
-extern "C" { extern __device__ const int wide_float_shared = 2048 + Count * kStageBytes; }
+extern "C" { extern __device__ const int wide_float_shared = Stages::kSharedBytes; }
