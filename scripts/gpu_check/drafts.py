@@ -16,12 +16,16 @@ from gpu_check.rehearsal import sized
 from strata.engine import Engine, Request, SamplingParams, Status
 from strata.engine.drafts.decision import Decision
 from strata.engine.drafts.speculation import Speculation
+from strata.models import draft_vocab
 
 TOKENS, WARM = sized((448, 64), (10, 2))
 DIALS = sized((0, 50, 75, 90, 100), (75,))
 BATCHES = sized((2, 4, 8), (2,))
 TIERED = sized((None, 75, 100, 50, 0, None), (None, 75))
 SKIPPED = sized(20, 2)  # steps before the median
+# Ids of the target model's draft vocabulary (MODEL_SPEC.md). A planted text goes through the whole vocabulary, where a
+# real one keeps to what its draft vocabulary covers; here that has the measured texts' tokens, and others.
+VOCABULARY = sized(106_299, 400)
 BACK = 24  # places between a wrong draft and where it was right
 
 
@@ -60,6 +64,24 @@ def dial(percent: int) -> Any:
     return tamper
 
 
+def vocabulary(path: Path, cycle: list[int]) -> str:
+    """A file for --draft-vocab."""
+    held = dict.fromkeys(t for n in (1, *BATCHES) for text in texts(cycle, n) for t in text)
+    held |= dict.fromkeys(range(VOCABULARY - len(held)))
+    more = iter(range(len(cycle)))
+    while len(held) < VOCABULARY:
+        held[next(more)] = None
+    to = Path(f"{path}.draft-vocab.json")
+    draft_vocab.save(to, np.array(sorted(held), np.int64), len(cycle))
+    return str(to)
+
+
+def texts(cycle: list[int], sequences: int) -> list[list[int]]:
+    """Of each sequence, the beginning and what follows it."""
+    step = len(cycle) // (sequences + 1)
+    return [(cycle + cycle)[i * step : i * step + 8 + 2 * TOKENS] for i in range(sequences)]
+
+
 def run_once(
     engine: Engine, cycle: list[int], sequences: int, percent: int, decision: Any, tokens: int = TOKENS
 ) -> dict[str, Any]:
@@ -68,11 +90,8 @@ def run_once(
     drafts = Speculation(old.options)
     drafts.decision, drafts.tamper, drafts.ahead = decision, dial(percent), old.ahead
     engine.scheduler.drafts = drafts
-    step = len(cycle) // (sequences + 1)
-    requests = [
-        engine.add(cycle[i * step : i * step + 8], SamplingParams(max_tokens=tokens, ignore_eos=True))
-        for i in range(sequences)
-    ]
+    planted = texts(cycle, sequences)
+    requests = [engine.add(t[:8], SamplingParams(max_tokens=tokens, ignore_eos=True)) for t in planted]
     begin, first = 0.0, 0
     while any(r.status is not Status.FINISHED for r in requests):
         engine.step()
@@ -81,10 +100,7 @@ def run_once(
     seconds = time.perf_counter() - begin
     total = sum(len(r.output_token_ids) for r in requests)
     engine.forget()
-    right = sum(
-        r.output_token_ids == (cycle + cycle)[i * step + 8 : i * step + 8 + tokens]
-        for i, r in enumerate(requests)
-    )
+    right = sum(r.output_token_ids == t[8 : 8 + tokens] for t, r in zip(planted, requests, strict=True))
     c = drafts.counts
     return {
         "tps": round((total - first) / seconds, 1),
@@ -112,17 +128,19 @@ def costs(decision: Decision) -> dict[str, Any]:
 
 def run(report: Report) -> None:
     path = model_file("planted.gguf")
-    options = {"kv": "int8", "max_model_len": 4096, "max_num_seqs": 8, "mtp": "on", "lookup": "off"}
-    with on_gpu(path, **options) as loaded:
-        _measure(report, path, Engine(loaded))
+    cycle = np.load(f"{path}.cycle.npy").tolist()
+    options = {"kv": "int8", "max_model_len": 4096, "max_num_seqs": 8, "draft_vocab": vocabulary(path, cycle)}
+    with on_gpu(path, mtp="on", lookup="off", **options) as loaded:
+        _measure(report, cycle, Engine(loaded))
 
 
 def run_tiers(report: Report) -> None:
     """Stage 19."""
     path = model_file("planted.gguf")
-    options = {"kv": "int8", "max_model_len": sized(4096, 256), "mtp": "on", "lookup": "off"}
-    with on_gpu(path, **options, **SMALLER) as loaded:
-        engine, cycle = Engine(loaded), np.load(f"{path}.cycle.npy").tolist()
+    cycle = np.load(f"{path}.cycle.npy").tolist()
+    options = {"kv": "int8", "max_model_len": sized(4096, 256), "draft_vocab": vocabulary(path, cycle)}
+    with on_gpu(path, mtp="on", lookup="off", **options, **SMALLER) as loaded:
+        engine = Engine(loaded)
         report["memory"] = memory(loaded)
         run_once(engine, cycle, 1, 100, Fixed(7), sized(256, 8))
         for link in (0.0, SLOW):
@@ -150,8 +168,7 @@ def _rows(report: Report, engine: Engine, cycle: list[int], counts: Iterable[int
         say(f"{where}{count} drafts: {report[f'{where}rows {count + 1}']}")
 
 
-def _measure(report: Report, path: Path, engine: Engine) -> None:
-    cycle = np.load(f"{path}.cycle.npy").tolist()
+def _measure(report: Report, cycle: list[int], engine: Engine) -> None:
     run_once(engine, cycle, 1, 100, Fixed(7), sized(128, 8))
     _rows(report, engine, cycle, range(8), "")
     for percent in (None, *DIALS, None):

@@ -28,7 +28,6 @@ CHOICES: dict[str, list[tuple[Any, str, Any]]] = {
     "last product: one wave from 2 rows on": [(lower_products, "ONE_WAVE_FROM", 2)],
     "last product: one wave never": [(lower_products, "ONE_WAVE_FROM", 99)],
     "experts: rows apart": [(lower_experts, "TOGETHER", range(0))],
-    "experts: gate, then up": [(lower_experts, "IN_TURN", True)],
     "streams: rows apart": [(fuse_sublayer, "TOGETHER", {})],
     "streams: two rows normed together, mixed apart": [(fuse_sublayer, "TOGETHER", {8: (2, 1)})],
     "float products: linear_row and linear_f": [(lower_linear, "PAIRS", {1: 2})],

@@ -13,6 +13,7 @@ from gpu_check import (
     common,
     decide,
     dense,
+    draft_spans,
     drafts,
     equality,
     first,
@@ -35,7 +36,7 @@ STAGES = {
     0: first.run, 1: kernels.run, 2: equality.run, 3: dense.run, 4: planted.run, 5: sustained.run, 6: tune.run,
     7: nodes.run, 8: kv_tier.run, 9: ngram_rows.run, 10: losing.run, 11: prompts.run, 12: sanitized.run,
     13: kernels.run_single, 14: tiers.run, 15: prompt_times.run, 16: drafts.run, 17: decide.run_tiers,
-    18: decide.run_resident, 19: drafts.run_tiers,
+    18: decide.run_resident, 19: drafts.run_tiers, 20: draft_spans.run,
 }  # fmt: skip
 
 _DENSE = tuple(f"dense-{kind}.gguf" for kind in dense.KINDS)
@@ -45,7 +46,7 @@ FILES_OF: dict[int, tuple[str, ...]] = {  # in /dev/shm
     7: ("planted-8.gguf",), 8: ("planted-8-few.gguf", "planted-8.gguf"), 10: ("planted-2.gguf",),
     12: ("planted-2.gguf", "planted-narrow.gguf"), 14: ("planted.gguf", "planted-4.gguf"),
     15: ("planted.gguf", "planted-8.gguf"),
-    16: ("planted.gguf",), 17: ("planted.gguf",), 18: ("planted.gguf",), 19: ("planted.gguf",),
+    16: ("planted.gguf",), 17: ("planted.gguf",), 18: ("planted.gguf",), 19: ("planted.gguf",), 20: ("planted.gguf",),
 }  # fmt: skip
 KEPT = ("planted.gguf", "planted-4.gguf")  # for the next call on the same machine
 

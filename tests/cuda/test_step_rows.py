@@ -13,7 +13,7 @@ from test_cpu_ops import activations
 import models.driver
 from models.driver import Driver, Rows, digest
 from strata.backends.cpu import CpuBackend
-from strata.backends.cuda import CudaBackend, fuse, lower_experts
+from strata.backends.cuda import CudaBackend, fuse
 from strata.backends.cuda.compile import KERNELS
 from strata.backends.cuda.driver import Kernel, Launch, Source
 from strata.backends.cuda.fuse import Lowering
@@ -170,12 +170,9 @@ def steps(path, backend, rows):
     return digest(np.concatenate(out))
 
 
-@pytest.mark.parametrize(
-    ("rows", "seeds", "in_turn"), [(4, (0, 3), False), (8, (2,), False), (4, (1,), True)]
-)
-def test_experts_of_several_rows(rows, seeds, in_turn, routed, monkeypatch):
+@pytest.mark.parametrize(("rows", "seeds"), [(4, (0, 3)), (8, (2,))])
+def test_experts_of_several_rows(rows, seeds, routed, monkeypatch):
     """Each expert's items once, however rows share them; in any order of threads."""
-    monkeypatch.setattr(lower_experts, "IN_TURN", in_turn)
     monkeypatch.setattr(models.driver, "ROWS", rows)
     want = steps(routed, CpuBackend(2), rows)
     for seed in seeds:

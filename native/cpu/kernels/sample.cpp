@@ -109,22 +109,33 @@ float largest(const float* z, int64_t n) {
   return best[0];
 }
 
+// Lane sum of the lane sums of pieces; piece(begin, end, acc) adds what it has to the lanes.
+template <class Piece> float sum_of_pieces(int64_t n, Piece piece) {
+  float total[kLanes] = {};
+  for (int64_t begin = 0, p = 0; begin < n; begin += kSumPiece, ++p) {
+    float acc[kLanes] = {};
+    piece(begin, begin + kSumPiece < n ? begin + kSumPiece : n, acc);
+    total[p % kLanes] += tree_sum(acc);
+  }
+  return tree_sum(total);
+}
+
 // Turns z into distances from the best (before the temperature) and returns sum(exp(-distance)).
 float to_distances(float* __restrict z, int64_t n, float best) {
-  float acc[kLanes] = {};
-  for (int64_t i = 0; i < n; i += kLanes)
-    for (int j = 0; j < kLanes; ++j) {
-      z[i + j] = best - z[i + j];
-      acc[j] += exp32(-z[i + j]);
-    }
-  return tree_sum(acc);
+  return sum_of_pieces(n, [=](int64_t begin, int64_t end, float* __restrict acc) {
+    for (int64_t i = begin; i < end; i += kLanes)
+      for (int j = 0; j < kLanes; ++j) {
+        z[i + j] = best - z[i + j];
+        acc[j] += exp32(-z[i + j]);
+      }
+  });
 }
 
 float sum_exp(const float* __restrict d, int64_t n) {
-  float acc[kLanes] = {};
-  for (int64_t i = 0; i < n; i += kLanes)
-    for (int j = 0; j < kLanes; ++j) acc[j] += exp32(-d[i + j]);
-  return tree_sum(acc);
+  return sum_of_pieces(n, [=](int64_t begin, int64_t end, float* __restrict acc) {
+    for (int64_t i = begin; i < end; i += kLanes)
+      for (int j = 0; j < kLanes; ++j) acc[j] += exp32(-d[i + j]);
+  });
 }
 
 // Divides by the temperature; low[t] is the smallest d of tile t.

@@ -25,6 +25,7 @@ constexpr float kGumbelMax = 16.64f, kGumbelMin = -2.82f;
 // Distance below the best logit past which a candidate neither wins (gumbels cannot make it up) nor changes a float
 // sum that begins with 1 (its probability is under 2^-24).
 constexpr float kSampleReach = 20.0f;
+constexpr int kSumPiece = 2048;  // ids whose sum a sum over the vocabulary adds up
 
 // Logit after penalties; bit 0 of count: seen in the prompt, the rest: times in the output.
 STRATA_HD float penalise(float z, int32_t count, const SampleParams& p) {

@@ -5,12 +5,13 @@ In this order, all in float32 (docs/sampling.md says the same for users):
 1. bias added; repetition penalty on tokens of prompt or output (z > 0 ? z / r : z * r); then, for tokens of
    the output, minus frequency * count and minus presence;
 2. masked tokens leave; best = largest z. `logprob` is (z - best) - log(sum exp(z - best)) over what is left,
-   the sum in 32 lanes (id mod 32) and the tree;
+   the sum that of the vocabulary: of pieces of 2,048 ids, each in 32 lanes (id mod 32) and the tree, in lanes
+   (piece mod 32) and the tree;
 3. temperature 0: the lowest id with z = best. Otherwise d = (best - z) / temperature, p = exp(-d): measured
    from the best, so that no temperature overflows;
 4. top_k, top_p, min_p, each on what the one before left, in the order (d ascending, id ascending). top_p
    keeps the shortest prefix whose running float32 sum reaches top_p * total; total is where the running sum
-   ends after a top_k, and the lanes' sum over the vocabulary without one. min_p keeps p >= min_p (best: 1);
+   ends after a top_k, and the sum over the vocabulary without one. min_p keeps p >= min_p (best: 1);
 5. the largest gumbel - d wins, the lower id on ties (Gumbel-max: Maddison, Tarlow and Minka, "A* sampling",
    2014), with gumbel = -log(-log(u)), u from Philox with key seed at counter (position, id).
 
@@ -33,6 +34,7 @@ from strata.ops.shapes import expect_width
 
 Float32 = NDArray[np.float32]
 
+SUM_PIECE = 2048  # ids: kSumPiece of native/include/strata/sample.h
 FAULT_NON_FINITE, FAULT_RANGE, FAULT_NO_TOKEN = 1, 2, 4  # bits of native/cpu/op.h
 _FAULT_TEXT = {
     FAULT_NON_FINITE: "a logit is not finite",
@@ -158,13 +160,19 @@ def sample_row(logits: Float32, row: SampleRow, position: int) -> tuple[int, np.
         if best == -np.inf:
             return -1, nothing, FAULT_NO_TOKEN
         distance = best - z
-        log_total = log32(lane_sum(exp32(-distance)))
+        log_total = log32(vocabulary_sum(exp32(-distance)))
         if row.p["temperature"] == 0:
             token_id = int(z.argmax())
         else:
             d = distance / row.p["temperature"]
             token_id = _race(d, _keep(d, row.p), int(row.p["seed"]), position)
         return token_id, (z[token_id] - best) - log_total, 0
+
+
+def vocabulary_sum(x: Float32) -> Float32:
+    """Sum of x [vocab]: lane sums of pieces of SUM_PIECE ids, and the lane sum of those."""
+    pieces = np.pad(x, (0, -len(x) % SUM_PIECE)).reshape(-1, SUM_PIECE)
+    return lane_sum(lane_sum(pieces))
 
 
 def _penalised(logits: Float32, row: SampleRow) -> Float32:
@@ -186,7 +194,7 @@ def _keep(d: Float32, p: Any) -> NDArray[np.int64]:
         kept = kept[: p["top_k"]]
     if p["top_p"] < 1:
         running = np.add.accumulate(exp32(-d[kept]))
-        total = running[-1] if p["top_k"] > 0 else lane_sum(exp32(-d))
+        total = running[-1] if p["top_k"] > 0 else vocabulary_sum(exp32(-d))
         reached = running >= p["top_p"] * total
         if reached.any():
             kept = kept[: reached.argmax() + 1]

@@ -14,6 +14,7 @@ from strata.backends.cuda import (  # noqa: F401  (most register their rules)
     ahead,
     fuse_attention,
     fuse_dense,
+    fuse_drafts,
     fuse_prompt,
     fuse_sublayer,
     lower_attention,

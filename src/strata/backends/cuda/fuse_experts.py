@@ -88,7 +88,7 @@ class Experts:
         require(max(form.shared) <= at.properties.shared)
         macros = [*self._macros(geometry, inject), *zip(_STAGED_MACROS, map(int, form.staged), strict=True)]
         if form.ending:
-            macros += [("STRATA_ROWS", at.bucket), ("STRATA_IN_TURN", int(lower_experts.IN_TURN))]
+            macros.append(("STRATA_ROWS", at.bucket))
         tier = at.tier if at.tier is not None and at.tier.holds(gate) else None
         late = tier is not None and tier.shares
         live, logits, q8 = at.live(self.x), at.at(self.logits.out), at.q8(self.gate_up.out)

@@ -131,9 +131,11 @@ def attend(
     out: Buffer | None = None,
     turn: bool = False,
     rotated: Rotated | None = None,
+    gate: Buffer | None = None,
 ) -> list[Launch]:
     """Attention to the floats `out` and the q8 rows `planes`, where they are given; `turn`: heads are turned first;
-    `rotated`: of one row, what its launch does before."""
+    `rotated`: of one row, what its launch does before; `gate`: queries with gates, by which heads are gated before
+    they become `planes`, and nothing goes to `out`."""
     if of_prompt(op, at):
         return [_attend_chunk(op, at), *(lower(Quantize(op.out, planes), at) if planes is not None else ())]
     num_pages, kv_heads, head_dim = pool_sizes(op.k_pool)
@@ -155,9 +157,11 @@ def attend(
         ("STRATA_HEADS", heads),
         ("STRATA_DIM", head_dim),
         *turned(turn),
+        *([] if gate is None else [("STRATA_GATED", 1)]),
         *([] if rotated is None else [("STRATA_ROPE", 1)]),
     ]
-    more = [] if rotated is None else rotated.args(at)
+    more = [] if gate is None else at.at(gate)
+    more += [] if rotated is None else rotated.args(at)
     return [
         launch(
             "attention.cu",

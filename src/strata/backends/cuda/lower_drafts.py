@@ -1,6 +1,8 @@
 """Lowering rules of what a draft layer needs beside a trunk's ops."""
 
-from strata.backends.cuda.driver import Launch
+from collections.abc import Sequence
+
+from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.lower import Context, ints, launch, lower, pointer, type_macro
 from strata.backends.cuda.lower_dense import THREADS, elements, rows_of
 from strata.backends.cuda.lower_linear import shared_bytes
@@ -37,6 +39,11 @@ def _(op: PassDraft, at: Context) -> list[Launch]:
 
 @lower.register
 def _(op: LinearSome, at: Context) -> list[Launch]:
+    return [linear_some(op, at, at.q8(op.x))]
+
+
+def linear_some(op: LinearSome, at: Context, q8: Sequence[Arg]) -> Launch:
+    """The product of the q8 planes with listed rows."""
     (n, k), fmt, rows = op.weight.shape, op.weight.format, rows_of(op.out, at)
     room = [m for m in _ROWS if m == 1 or shared_bytes(fmt.name, k, m) <= at.properties.shared]
     m = next((m for m in room if m >= rows), room[-1])
@@ -49,7 +56,7 @@ def _(op: LinearSome, at: Context) -> list[Launch]:
     ]
     each = THREADS // 32 * (32 // segment_count(k))
     grid = -(-op.ids.shape[0] // each), -(-rows // m)
-    args = [at.live(op.out), *at.q8(op.x), at.packed(op.weight), at.live(op.ids)]
+    args = [at.live(op.out), *q8, at.packed(op.weight), at.live(op.ids)]
     args += [*at.at(op.ids, op.out), pointer(at.faults), *ints(n, k)]
     shared = shared_bytes(fmt.name, k, m)
-    return [launch("linear_some.cu", "linear_some", grid, THREADS, args, macros=macros, shared=shared)]
+    return launch("linear_some.cu", "linear_some", grid, THREADS, args, macros=macros, shared=shared)

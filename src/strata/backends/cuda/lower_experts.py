@@ -10,7 +10,6 @@ from strata.quants import Format
 
 # Rows of a step whose experts are read together: 0, 4 and 8 % faster with two, four and eight.
 TOGETHER = range(2, 9)
-IN_TURN = False  # whether gate and up of rows together are computed one after the other; not measured
 _RESIDENT = 1024  # threads a multiprocessor that gate's and up's thread blocks may have
 _OF_BLOCK = 1024  # bytes that a thread block takes besides
 _MOST_STATIC = 48 << 10

@@ -79,7 +79,16 @@ def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
     """One launch of up to three products of the same rows with matrices of one format; of a chunk's rows, more."""
     if lower_wide.applies(at):
         return lower_int8.products(ops, at) if lower_int8.applies(at) else lower_wide.products(ops, at)
-    fmt, k, rows = ops[0].weight.format, ops[0].weight.shape[1], rows_of(ops[0].out, at)
+    products = [Product(op.weight, op.out) for op in ops]
+    return [q8_products(at, at.live(ops[0].out), at.q8(ops[0].x), rows_of(ops[0].out, at), products)]
+
+
+def q8_products(
+    at: Context, live: Arg, q8: Sequence[Arg], rows: int, products: Sequence[Product], each: int = 1
+) -> Launch:
+    """Up to three products of `rows` q8 rows with matrices of one format; `each`: of the rows, how many each live one
+    stands for."""
+    fmt, k = products[0].weight.format, products[0].weight.shape[1]
     room = [m for m in _ROWS if m == 1 or shared_bytes(fmt.name, k, m) <= at.properties.shared]
     m = next((m for m in room if m >= rows), room[-1])
     segments = segment_count(k)
@@ -93,19 +102,20 @@ def quantised(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
     ]
     rows_a_warp, threads = 32 // segments, _THREADS
     if half_segment(k, m):
-        rows_a_warp, threads = 1, one_wave(sum(op.weight.shape[0] for op in ops), at)
+        rows_a_warp, threads = 1, one_wave(sum(p.weight.shape[0] for p in products), at)
     if threads != _THREADS:
         macros.append(("STRATA_THREADS", threads))
-    each = threads // 32 * rows_a_warp
-    matrices, blocks = _matrices([(op.weight.shape[0], at.packed(op.weight), op.out) for op in ops], each, at)
-    args = [at.live(ops[0].out), *at.q8(ops[0].x), *matrices, *ints(k)]
+    if each != 1:
+        macros.append(("STRATA_EACH", each))
+    blocks_of = threads // 32 * rows_a_warp
+    named = [(p.weight.shape[0], at.packed(p.weight), p.out) for p in products]
+    matrices, blocks = _matrices(named, blocks_of, at)
     shared = shared_bytes(fmt.name, k, m, threads)
-    grid = blocks, -(-rows // m)
-    if rows == 1 and blocks > 2 * at.properties.multiprocessors:
-        products = [Product(op.weight, op.out) for op in ops]
-        if streamed := stream(at, args[0], at.q8(ops[0].x), at.at(None), rows, products, _RINGS):
-            return [streamed]
-    return [launch("linear_q.cu", "linear_q", grid, threads, args, macros=macros, shared=shared)]
+    many = rows == 1 and blocks > 2 * at.properties.multiprocessors
+    if many and (streamed := stream(at, live, q8, at.at(None), rows, products, _RINGS)):
+        return streamed
+    grid, args = (blocks, -(-rows // m)), [live, *q8, *matrices, *ints(k)]
+    return launch("linear_q.cu", "linear_q", grid, threads, args, macros=macros, shared=shared)
 
 
 def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:

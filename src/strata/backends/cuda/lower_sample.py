@@ -5,9 +5,8 @@ from strata.backends.cuda.lower import Context, ints, launch, lower, pointer
 from strata.backends.cuda.lower_dense import THREADS, rows_of
 from strata.ops.count_tokens import CountTokens
 from strata.ops.publish import Publish
-from strata.ops.sample import Sample
+from strata.ops.sample import SUM_PIECE, Sample
 
-_CHUNK = 2048  # kSampleChunk of sample.cuh
 _STATE_WORDS = 4  # of RowState
 
 
@@ -15,11 +14,12 @@ _STATE_WORDS = 4  # of RowState
 def _(op: Sample, at: Context) -> list[Launch]:
     rows, vocab = rows_of(op.logits, at), op.logits.shape[-1]
     inputs = (op.logits, op.positions, op.params, op.counts, op.masks, op.bias_ids, op.bias_values)
-    planes = [pointer(at.scratch(4 * rows * vocab)) for _ in range(3)]
+    pieces = -(-vocab // SUM_PIECE)
+    planes = [pointer(at.scratch(4 * rows * n)) for n in (vocab, pieces, pieces)]
     states, faults = pointer(at.counters(_STATE_WORDS * rows)), pointer(at.faults)
     args = [at.live(op.out_ids), *at.at(*inputs), *planes, states, faults]
     args += [*at.at(op.out_ids, op.out_logprob), *ints(vocab)]
-    grid = -(-vocab // _CHUNK), rows
+    grid = pieces, rows
     return [
         launch("sample.cu", "sample_scores", grid, THREADS, args),
         launch("sample.cu", "sample_distances", grid, THREADS, args),

@@ -68,10 +68,11 @@ def stream(
     rows: int,
     matrices: Sequence[Product],
     choices: Sequence[tuple[int, int]] | None = None,
+    each: int = 1,
 ) -> Launch | None:
     """The launch of products of `rows` rows, int8 blocks `q8` and floats `x`, by thread blocks that stay; None where a
     format does not come through shared memory or there is no room. `choices`: threads and stages in
-    place of STREAM's."""
+    place of STREAM's; `each`: of the rows, how many each live one stands for."""
     k = matrices[0].weight.shape[1]
     if choices is None:
         choices = next((found for most, found in sorted(STREAM.items()) if most >= rows), ())
@@ -102,6 +103,7 @@ def stream(
         ("STRATA_STAGES", stages), ("STRATA_STAGE_BYTES", stage), ("STRATA_BLOCKS", blocks), ("STRATA_FLOAT_ROOM", row),
         ("STRATA_CHAIN_UNROLL", geometry.CHAIN_UNROLL),
         ("STRATA_TABLE_WORDS", max(table_bytes(f) for f in formats) // 4),
+        *([] if each == 1 else [("STRATA_EACH", each)]),
     ]  # fmt: skip
     return launch(
         "products_stream.cu", "products_stream", grid, threads, [*args, *ints(floats)], macros=macros,

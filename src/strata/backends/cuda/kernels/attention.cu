@@ -1,7 +1,7 @@
 // attention: row r attends to cells 0 .. positions[r] of its sequence (the last `window` of them, when not 0). Macros: STRATA_KV (pool
 // type; of values STRATA_V, where it is another), STRATA_TURN (1: heads are turned, ops/hadamard.py), STRATA_HEADS (query heads a thread block takes), STRATA_DIM (values a head). Grid: (split workers, groups of heads, rows from
 // `row0` on); workers of a row take its splits in turn, and the last of them to end joins them. The result goes to `out` and, as int8
-// blocks, to the planes out_q, out_d, out_sums: either may be null. STRATA_ROPE (1: of one row, what rope_store.cu does comes first: q, k
+// blocks, to the planes out_q, out_d, out_sums: either may be null. STRATA_GATED (1: heads are gated before they become int8 blocks). STRATA_ROPE (1: of one row, what rope_store.cu does comes first: q, k
 // and v are normed and rotated here, and the thread block with the newest cell stores it).
 #include "hadamard.cuh"
 #include "kv_store.cuh"
@@ -17,6 +17,14 @@ using namespace strata;
 #endif
 #ifndef STRATA_TURN
 #define STRATA_TURN 0
+#endif
+#ifndef STRATA_GATED
+#define STRATA_GATED 0
+#endif
+#if STRATA_GATED
+#define STRATA_GATE_ARG , const float *q_and_gate
+#else
+#define STRATA_GATE_ARG
 #endif
 #ifdef STRATA_ROPE
 #define STRATA_ROPE_ARGS                                                                                                                  \
@@ -36,6 +44,7 @@ struct Output {
   int8_t* q;
   float* d;
   int16_t* sums;
+  const float* q_and_gate;  // [rows, heads, 2 D]: a query, then a gate
   uint32_t* faults;
 
   // `values` [heads][D] in shared memory, of a row's heads from flat position `at` on.
@@ -48,7 +57,8 @@ struct Output {
     for (int i = threadIdx.x; out != nullptr && i < heads * D; i += kSplitThreads) out[at + i] = values[i];
     if (q == nullptr) return;
     for (int b = warp_id(); b < heads * D / 32; b += kSplitThreads / 32) {
-      const float v = values[32 * b + lane_id()];
+      float v = values[32 * b + lane_id()];
+      if (STRATA_GATED) v *= sigmoid32(q_and_gate[2 * at + 32 * b / D * 2 * D + D + 32 * b % D + lane_id()]);
       const size_t block = at / 32 + b;
       if (!finite32(v)) report(faults, kFaultNonFinite);
       quantize_block(v, q + block * 32, d + block, sums + 2 * block);
@@ -90,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention(
     const int* live, const int* positions, const int* sequences, const int* page_table, const float* q, const void* k_pool,
     const void* v_pool, const unsigned short* k_scales, const unsigned short* v_scales, float* out, int8_t* out_q, float* out_d,
     int16_t* out_sums, float* results, uint32_t* arrived, uint32_t* faults, int heads, int kv_heads, int pages_per_seq, int window,
-    int num_pages, int row0, int max_splits, float scale STRATA_ROPE_ARGS) {
+    int num_pages, int row0, int max_splits, float scale STRATA_GATE_ARG STRATA_ROPE_ARGS) {
   STRATA_DYNAMIC_SHARED(shared);
   __shared__ bool last_block;
   auto& s = *reinterpret_cast<Work::Room*>(shared);
@@ -110,7 +120,12 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention(
   const int workers = min(static_cast<int>(gridDim.x), splits);
   if (static_cast<int>(blockIdx.x) >= workers) return;
   const SplitResults<D> r(results + static_cast<size_t>(blockIdx.z) * heads * max_splits * (D + 2), heads, max_splits);
-  const Output output = {out, out_q, out_d, out_sums, faults};
+#if STRATA_GATED
+  const float* gates = q_and_gate;
+#else
+  const float* gates = nullptr;
+#endif
+  const Output output = {out, out_q, out_d, out_sums, gates, faults};
   const size_t at = (static_cast<size_t>(row) * heads + head) * D;
 #ifdef STRATA_ROPE
   if (position >= max_positions) {

@@ -1,6 +1,5 @@
 // The experts of a step of two to eight rows in two launches: an expert that several rows chose is read once. Macros: experts_step.cu's
-// (STRATA_STAGED and STRATA_INNER_STAGED must be 1), STRATA_ROWS (most rows of the step), STRATA_IN_TURN (1: gate's chains, then
-// up's, while the other's next weights are on their way; else both side by side, and nothing is).
+// (STRATA_STAGED and STRATA_INNER_STAGED must be 1), STRATA_ROWS (most rows of the step).
 #include "expert_list.cuh"
 #include "experts_step.cuh"
 
@@ -35,16 +34,6 @@ __device__ __forceinline__ void gate_and_up(const Gate& g, const Up& u, const ui
     block_times_rows<STRATA_TYPE, N, GatePlane>(g.block(j), table, a, b, segment, y);
     block_times_rows<STRATA_UP, N, UpPlane>(u.block(j), up_table, a, b, segment, z);
   }
-}
-
-// One of them.
-template <QuantType T, class Plane, int N, class Weights>
-__device__ __forceinline__ void alone(const Weights& w, const uint32_t* table, const StagedRows& a, float (&y)[N]) {
-  const int segment = lane_id() % kSegs;
-#pragma unroll
-  for (int m = 0; m < N; ++m) y[m] = 0.0f;
-#pragma unroll STRATA_UNROLL
-  for (int j = 0; j < STRATA_LENGTH; ++j) block_times_rows<T, N, Plane>(w.block(j), table, a, segment * STRATA_LENGTH + j, segment, y);
 }
 
 }  // namespace
@@ -99,29 +88,14 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
     f(g, reinterpret_cast<const uint8_t*>(gate[expert]), first), f(u, reinterpret_cast<const uint8_t*>(up[expert]), first);
   };
   const auto copy = [&](int item) { each(item, [](const auto& weights, const uint8_t* w, int first) { weights.copy(w, kInner, first); }); };
-  // The same of one matrix, a group of its own.
-  const auto copy_one = [&](int item, const auto& weights, const uint64_t* planes) {
-    if (item < items)
-      weights.copy(reinterpret_cast<const uint8_t*>(planes[choices.items[item / kTiles] & 0xffffu]), kInner,
-                   item % kTiles * 32 + warp_id() * (32 / kSegs));
-    copies_group();
-  };
   int item = blockIdx.x;
-  if constexpr (STRATA_IN_TURN) {
-    copy_one(item, g, gate), copy_one(item, u, up);
-  } else {
-    copy(item);
-  }
+  copy(item);
   if (item >= items) ask_ahead(ahead, ahead_bytes);
 #pragma unroll 1
   for (; item < items; item += gridDim.x) {
     const int expert = static_cast<int>(choices.items[item / kTiles] & 0xffffu), tile = item % kTiles;
     const uint32_t chose = choices.items[item / kTiles] >> 16;
-    if constexpr (STRATA_IN_TURN) {
-      copies_wait_for_groups<1>();
-    } else {
-      copies_wait();
-    }
+    copies_wait();
     __syncwarp();
     trace(item < static_cast<int>(gridDim.x) ? 4 : 5);
     // What is read later is asked for when the first of this launch's own weights have come.
@@ -132,30 +106,7 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
           y, scratch[warp_id()], [&](int r, int m, float total) { to[at + m][warp_id() * (32 / kSegs) + r] = total; });
     };
     int at = 0;
-    if constexpr (STRATA_IN_TURN) {
-      // Calls f(rows of x, results, where they go) for one or two rows in turn.
-      const auto pairs = [&](float (*to)[32], auto chain) {
-        int at = 0;
-        for (uint32_t left = chose; left != 0; at += 2) {
-          const int r0 = take_bit(left);
-          if (left == 0) {
-            float y[1];
-            chain(two_rows(a, r0, r0), y), keep(y, to, at);
-          } else {
-            float y[2];
-            chain(two_rows(a, r0, take_bit(left)), y), keep(y, to, at);
-          }
-        }
-        __syncwarp();  // all lanes have read the weights
-      };
-      pairs(gated, [&](const StagedRows& x, auto& y) { alone<STRATA_TYPE, GatePlane>(g, table, x, y); });
-      copy_one(item + static_cast<int>(gridDim.x), g, gate);
-      copies_wait_for_groups<1>();
-      __syncwarp();
-      pairs(value, [&](const StagedRows& x, auto& y) { alone<STRATA_UP, UpPlane>(u, up_table, x, y); });
-      copy_one(item + static_cast<int>(gridDim.x), u, up);
-    }
-    for (uint32_t left = STRATA_IN_TURN ? 0 : chose; left != 0; at += 2) {  // decoded once for two rows
+    for (uint32_t left = chose; left != 0; at += 2) {  // decoded once for two rows
       const int r0 = take_bit(left);
       if (left == 0) {
         float y[1], z[1];
@@ -167,10 +118,8 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
         keep(y, gated, at), keep(z, value, at);
       }
     }
-    if constexpr (!STRATA_IN_TURN) {
-      __syncwarp();  // all lanes have read the weights
-      copy(item + static_cast<int>(gridDim.x));
-    }
+    __syncwarp();  // all lanes have read the weights
+    copy(item + static_cast<int>(gridDim.x));
     __syncthreads();
     trace(6);
     const float gs = gate_scale ? gate_scale[expert] : 1.0f, us = up_scale ? up_scale[expert] : 1.0f;
@@ -185,7 +134,6 @@ __global__ void __launch_bounds__(kUpThreads, 1024 / kUpThreads) experts_gate_up
     }
     __syncthreads();
   }
-  if constexpr (STRATA_IN_TURN) copies_wait();
   trace(9);
 }
 

@@ -1,12 +1,16 @@
 // linear_q: y[m][row] for quantised weights [n, k] of one type and q8 rows, up to three matrices of the same rows in one launch.
 // Macros: STRATA_TYPE, STRATA_ROWS (M), STRATA_SEGMENTS (of k), STRATA_AHEAD (blocks loaded before the first is used), STRATA_LENGTH
 // (product.cuh), STRATA_HALF (blocks of half a segment where two lanes share one, relay.cuh; else 0), STRATA_THREADS (of thread blocks of
-// which two stay on a multiprocessor; left out: 256). grid.x: thread blocks of matrix 0, of matrix 1, of matrix 2; grid.y: groups of M rows.
+// which two stay on a multiprocessor; left out: 256), STRATA_EACH (rows that each live one stands for; left out: 1). grid.x: thread blocks of matrix 0, of matrix 1, of matrix 2; grid.y: groups of M rows.
 #include "matrices.cuh"
 #include "product.cuh"
 #include "relay.cuh"
 
 using namespace strata;
+
+#ifndef STRATA_EACH
+#define STRATA_EACH 1
+#endif
 
 #ifdef STRATA_THREADS
 #define STRATA_BOUNDS __launch_bounds__(STRATA_THREADS, 2)
@@ -36,7 +40,7 @@ extern "C" __global__ void STRATA_BOUNDS linear_q(const int* live, const int8_t*
   dependency_launch();  // the next node's weights may start to flow; its reads of our rows wait for us to end
   Packed<T>::template fill<1>(table);
   dependency_wait();
-  const int row0 = blockIdx.y * M, rows = min(*live - row0, M);
+  const int row0 = blockIdx.y * M, rows = min(*live * STRATA_EACH - row0, M);
   if (rows <= 0) return;
   stage_rows<M, segs>(a, q + static_cast<size_t>(row0) * k, d + static_cast<size_t>(row0) * a.blocks,
                       sums + static_cast<size_t>(row0) * 2 * a.blocks, k, rows);

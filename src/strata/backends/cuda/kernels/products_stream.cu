@@ -1,6 +1,6 @@
 // Several products of the same few rows, as products.cu, by thread blocks that stay: each warp runs through its rows of weights, the next
 // of which are always on their way through a ring in shared memory, so that loading and computing overlap and nothing is begun twice.
-// A block of weights is decoded once for all rows. Macros: STRATA_ROWS (all of the step's), STRATA_TYPE0 .. 2, STRATA_KIND0 .. 5 (see products.cu), STRATA_SEGMENTS, STRATA_LENGTH (blocks of every segment), STRATA_THREADS,
+// A block of weights is decoded once for all rows. Macros: STRATA_ROWS (all of the step's), STRATA_EACH (rows that each live one stands for; left out: 1), STRATA_TYPE0 .. 2, STRATA_KIND0 .. 5 (see products.cu), STRATA_SEGMENTS, STRATA_LENGTH (blocks of every segment), STRATA_THREADS,
 // STRATA_STAGES, STRATA_STAGE_BYTES (of the ring), STRATA_BLOCKS (thread blocks a multiprocessor is meant to hold), STRATA_FLOAT_ROOM
 // (bytes of a float row; 0: no float matrix), STRATA_TABLE_WORDS (of a grid).
 //
@@ -11,6 +11,10 @@
 #include "staged_weights.cuh"
 
 using namespace strata;
+
+#ifndef STRATA_EACH
+#define STRATA_EACH 1
+#endif
 
 namespace {
 
@@ -131,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, STRATA_BLOCKS)
   dependency_wait();
   trace(2);
   dependency_launch();
-  const int rows = *live;
+  const int rows = *live * STRATA_EACH;
   stage_even<M, kSegs, kLength>(a, q, d, sums, M);  // which does not wait for the number of rows
   if constexpr (kStagedFloats > 0) {
     for (int i = threadIdx.x; i < kValues / 4; i += kThreads) reinterpret_cast<float4*>(staged_x)[i] = reinterpret_cast<const float4*>(x)[i];

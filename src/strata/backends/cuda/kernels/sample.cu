@@ -30,7 +30,7 @@ __device__ __forceinline__ SampleRowInputs row_inputs(const Planes& in, int r, i
 
 #define STRATA_PLANES \
   const int *live, const float *logits, const int *positions, const SampleParams *params, const int *counts, const uint32_t *masks, \
-      const int *bias_ids, const float *bias_values, float *distance, float *weight, float *cooled_weight, RowState *states, \
+      const int *bias_ids, const float *bias_values, float *distance, float *sums, float *cooled_sums, RowState *states, \
       uint32_t *faults, int *out_ids, float *out_logprob, int vocab
 #define STRATA_PLANES_OF {logits, positions, params, counts, masks, bias_ids, bias_values}
 
@@ -71,9 +71,19 @@ extern "C" __global__ void __launch_bounds__(256) sample_scores(STRATA_PLANES) {
   if (threadIdx.x == 0) atomicMax(&states[r].best, best);
 }
 
-// The same grid: weight = exp32(best - z), distance = (best - z) / temperature, and the choice where nothing is sorted.
+// Lane sum of a piece, by one warp; the result is in every lane.
+__device__ __forceinline__ float piece_sum(const float* x) {
+  float sum = 0.0f;
+#pragma unroll 16
+  for (int i = lane_id(); i < kSampleChunk; i += 32) sum += x[i];
+  return warp_tree_sum(sum);
+}
+
+// The same grid: distance = (best - z) / temperature, the choice where nothing is sorted, and the piece's part of the sums (docs/sampling.md):
+// of exp32(z - best) and, where top_p asks for it, of exp32(-distance).
 extern "C" __global__ void __launch_bounds__(256) sample_distances(STRATA_PLANES) {
   __shared__ unsigned long long best_choice;
+  __shared__ float weight[kSampleChunk], cooled_weight[kSampleChunk];
   dependency_launch();
   dependency_wait();
   const int r = blockIdx.y, first = blockIdx.x * kSampleChunk;
@@ -85,64 +95,43 @@ extern "C" __global__ void __launch_bounds__(256) sample_distances(STRATA_PLANES
   __syncthreads();
   unsigned long long choice = 0;
   float* d = distance + static_cast<size_t>(r) * vocab;
-  for (int quad = first + 4 * threadIdx.x; quad < min(first + kSampleChunk, vocab); quad += 4 * blockDim.x) {
+  for (int quad = first + 4 * threadIdx.x; quad < first + kSampleChunk; quad += 4 * blockDim.x) {
     uint32_t words[4];
     if (temperature > 0.0f && !sorted) philox(row.p.seed, row.position, static_cast<uint64_t>(quad) / 4, words);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int id = quad + i;
-      if (id >= vocab) break;
+      weight[id - first] = cooled_weight[id - first] = 0.0f;
+      if (id >= vocab) continue;
       float x = best - d[id];
-      weight[static_cast<size_t>(r) * vocab + id] = exp32(-x);
+      weight[id - first] = exp32(-x);
       if (temperature > 0.0f) {
         x = div32(x, temperature);
         d[id] = x;
-        if (cooled) cooled_weight[static_cast<size_t>(r) * vocab + id] = exp32(-x);
+        if (cooled) cooled_weight[id - first] = exp32(-x);
         if (!sorted && exp32(-x) >= row.p.min_p) choice = max(choice, static_cast<unsigned long long>(choice_key(gumbel32(words[i]) - x, id)));
       } else if (x == 0.0f) {
         choice = max(choice, static_cast<unsigned long long>(choice_key(0.0f, id)));
       }
     }
   }
-  if (sorted) return;
-  atomicMax(&best_choice, choice);
+  if (!sorted) atomicMax(&best_choice, choice);
   __syncthreads();
-  if (threadIdx.x == 0) atomicMax(&states[r].choice, best_choice);
+  if (threadIdx.x == 0 && !sorted) atomicMax(&states[r].choice, best_choice);
+  const int warp = warp_id(), place = r * gridDim.x + blockIdx.x;
+  if (warp > (cooled ? 1 : 0)) return;
+  const float sum = piece_sum(warp == 0 ? weight : cooled_weight);
+  if (lane_id() == 0) (warp == 0 ? sums : cooled_sums)[place] = sum;
 }
 
 namespace {
 
-constexpr int kTile = 4096;  // values; two lie where candidates do
-static_assert(2 * kTile <= 3 * kSortKeys + kBins);  // key, p and bins, which come first
-
-// Lane sum of n values by the whole thread block; the result is in the first warp's every lane. That warp adds a tile in shared memory
-// while the others bring the next.
-__device__ __forceinline__ float lane_sum(const float* x, int n, float (*tile)[kTile]) {
-  const auto bring = [&](int begin, float* to, int thread, int threads) {
-    for (int i = thread; i < min(kTile, n - begin); i += threads) to[i] = x[begin + i];
-  };
-  bring(0, tile[0], threadIdx.x, blockDim.x);
-  __syncthreads();
-  float sum = 0.0f;
-  for (int begin = 0, now = 0; begin < n; begin += kTile, now ^= 1) {
-    if (warp_id() == 0) {
-      const int count = min(kTile, n - begin);
-      int i = lane_id();
-#pragma unroll 1
-      for (; i + 32 * 15 < count; i += 32 * 16) {
-        float v[16];
-#pragma unroll
-        for (int j = 0; j < 16; ++j) v[j] = tile[now][i + 32 * j];
-#pragma unroll
-        for (int j = 0; j < 16; ++j) sum += v[j];
-      }
-      for (; i < count; i += 32) sum += tile[now][i];
-    } else {
-      bring(begin + kTile, tile[now ^ 1], threadIdx.x - 32, blockDim.x - 32);
-    }
-    __syncthreads();
-  }
-  return warp_id() == 0 ? warp_tree_sum(sum) : 0.0f;
+// Lane sum of the pieces' sums, by the first warp; the result is in its every lane.
+__device__ __forceinline__ float total_of(const float* sums, int pieces) {
+  float total = 0.0f;
+  if (warp_id() > 0) return total;
+  for (int i = lane_id(); i < pieces; i += 32) total += sums[i];
+  return warp_tree_sum(total);
 }
 
 __device__ __forceinline__ float penalised_logit(const SampleRowInputs& row, int id) {
@@ -153,8 +142,7 @@ __device__ __forceinline__ float penalised_logit(const SampleRowInputs& row, int
 }
 
 // The walk that top_k and top_p ask for; c.best is the choice.
-__device__ __forceinline__ void choose_sorted(Candidates& c, const SampleRowInputs& row, const float* d, const float* cooled_weight,
-                                              float (*tile)[kTile]) {
+__device__ __forceinline__ void choose_sorted(Candidates& c, const SampleRowInputs& row, const float* d, const float* cooled_sums, int pieces) {
   const int most = row.p.top_k > 0 ? row.p.top_k : row.vocab;
   float target = bits_float(0x7f800000u);
   if (row.p.top_p < 1.0f) {
@@ -162,7 +150,7 @@ __device__ __forceinline__ void choose_sorted(Candidates& c, const SampleRowInpu
       walk(c, row, d, most, target, false);
       if (threadIdx.x == 0) c.total = c.sum;
     } else {
-      const float sum = lane_sum(cooled_weight, row.vocab, tile);
+      const float sum = total_of(cooled_sums, pieces);
       if (threadIdx.x == 0) c.total = sum;
     }
     __syncthreads();
@@ -177,7 +165,6 @@ __device__ __forceinline__ void choose_sorted(Candidates& c, const SampleRowInpu
 // A thread block a row.
 extern "C" __global__ void __launch_bounds__(1024) sample_choose(STRATA_PLANES) {
   __shared__ Candidates c;
-  float(*tile)[kTile] = reinterpret_cast<float(*)[kTile]>(&c);
   dependency_launch();
   dependency_wait();
   const int r = blockIdx.x;
@@ -199,12 +186,12 @@ extern "C" __global__ void __launch_bounds__(1024) sample_choose(STRATA_PLANES) 
     return;
   }
   const size_t at = static_cast<size_t>(r) * vocab;
+  const int pieces = (vocab + kSampleChunk - 1) / kSampleChunk;
   if (row.sorted()) {
-    choose_sorted(c, row, distance + at, cooled_weight + at, tile);
+    choose_sorted(c, row, distance + at, cooled_sums + r * pieces, pieces);
     state.choice = c.best;
-    __syncthreads();
   }
-  const float log_total = log32(lane_sum(weight + at, vocab, tile));
+  const float log_total = log32(total_of(sums + r * pieces, pieces));
   if (threadIdx.x != 0) return;
   const int id = static_cast<int>(topk_index(state.choice));
   out_ids[r] = id;

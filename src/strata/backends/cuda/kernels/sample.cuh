@@ -9,7 +9,7 @@
 
 namespace strata {
 
-constexpr int kSampleChunk = 2048;  // ids a thread block scores
+constexpr int kSampleChunk = kSumPiece;  // ids a thread block scores
 
 // What the thread blocks of a row leave for each other; zero between steps.
 struct RowState {

@@ -27,10 +27,21 @@ template <int Left, int N> __device__ __forceinline__ void products_wait(float (
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(c[i])::"memory");  // nothing reads them before
 }
 
+// SharedLines of B, or rows of A, in shared memory: the lower half of what tells the tensor cores where they lie. A warp's lanes agree on it, so that it
+// has a uniform register and a place further on costs one addition.
+struct SharedLines {
+  uint32_t low;
+  static __device__ __forceinline__ SharedLines from(const void* p) {
+    return {__shfl_sync(0xffffffffu, static_cast<uint32_t>(__cvta_generic_to_shared(p)) >> 4 | 1u << 16, 0)};
+  }
+  // So many bytes further on, a multiple of 1,024.
+  __device__ __forceinline__ SharedLines at(int bytes) const { return {low + static_cast<uint32_t>(bytes >> 4)}; }
+  __device__ __forceinline__ uint64_t descriptor(int slice) const { return uint64_t(1) << 62 | uint64_t(64) << 32 | (low + 2 * slice); }
+};
+
 // c = a * b + (more ? c : 0) for 16 values along K from value 16 * `slice` of the 64 on; 32 columns.
-__device__ __forceinline__ void group_product(float (&c)[16], const uint32_t (&a)[4], const void* b, int slice, bool more) {
-  const uint64_t at = static_cast<uint32_t>(__cvta_generic_to_shared(b)) + 32 * slice;
-  const uint64_t descriptor = (at >> 4 & 0x3fff) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
+__device__ __forceinline__ void group_product(float (&c)[16], const uint32_t (&a)[4], const SharedLines& b, int slice, bool more) {
+  const uint64_t descriptor = b.descriptor(slice);
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}\n"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
@@ -39,11 +50,7 @@ __device__ __forceinline__ void group_product(float (&c)[16], const uint32_t (&a
 
 // d = a * b + (more ? d : 0) for 16 values along K, both operands in shared memory: 64 rows of a, N columns of b, each as
 // `group_product` has its columns. d[4 j + e]: row g + 8 (e / 2) of 16 at column 8 j + 2 t + e % 2.
-template <int N> __device__ __forceinline__ void tile_product(float (&d)[N / 2], const void* a, const void* b, int slice, bool more) {
-  const auto descriptor = [slice](const void* p) {
-    const uint64_t at = static_cast<uint32_t>(__cvta_generic_to_shared(p)) + 32 * slice;
-    return (at >> 4 & 0x3fff) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
-  };
+template <int N> __device__ __forceinline__ void tile_product(float (&d)[N / 2], const SharedLines& a, const SharedLines& b, int slice, bool more) {
   if constexpr (N == 64) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
@@ -53,7 +60,7 @@ template <int N> __device__ __forceinline__ void tile_product(float (&d)[N / 2],
           "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]),
           "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
           "+f"(d[30]), "+f"(d[31])
-        : "l"(descriptor(a)), "l"(descriptor(b)), "r"(int(more)));
+        : "l"(a.descriptor(slice)), "l"(b.descriptor(slice)), "r"(int(more)));
   } else if constexpr (N == 128) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
@@ -68,7 +75,7 @@ template <int N> __device__ __forceinline__ void tile_product(float (&d)[N / 2],
           "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),
           "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
           "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-        : "l"(descriptor(a)), "l"(descriptor(b)), "r"(int(more)));
+        : "l"(a.descriptor(slice)), "l"(b.descriptor(slice)), "r"(int(more)));
   } else if constexpr (N == 160) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %82, 0;\nwgmma.mma_async.sync.aligned.m64n160k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
@@ -84,7 +91,7 @@ template <int N> __device__ __forceinline__ void tile_product(float (&d)[N / 2],
           "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
           "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]),
           "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
-        : "l"(descriptor(a)), "l"(descriptor(b)), "r"(int(more)));
+        : "l"(a.descriptor(slice)), "l"(b.descriptor(slice)), "r"(int(more)));
   } else {
     static_assert(N < 0, "a shape that nothing asks for yet");
   }
@@ -97,14 +104,20 @@ __device__ __forceinline__ void products_fence() {}
 __device__ __forceinline__ void products_commit() {}
 template <int Left, int N> __device__ __forceinline__ void products_wait(float (&)[N]) {}
 
+struct SharedLines {
+  const uint8_t* first;
+  static __device__ __forceinline__ SharedLines from(const void* p) { return {static_cast<const uint8_t*>(p)}; }
+  __device__ __forceinline__ SharedLines at(int bytes) const { return {first + bytes}; }
+};
+
 template <int N>
-__device__ __forceinline__ void group_product(float (&c)[N], const uint32_t (&a)[4], const void* b, int slice, bool more) {
+__device__ __forceinline__ void group_product(float (&c)[N], const uint32_t (&a)[4], const SharedLines& b, int slice, bool more) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
 #pragma unroll
   for (int j = 0; j < N / 4; j += 2) {
     const int column = 8 * j + lane / 16 * 8 + lane % 8, part = 2 * slice + lane / 8 % 2;
     uint32_t two[4];
-    load_matrices(two, static_cast<const uint8_t*>(b) + column * 128 + (part ^ column % 8) * 16);
+    load_matrices(two, b.first + column * 128 + (part ^ column % 8) * 16);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float d[4] = {};
@@ -118,10 +131,10 @@ __device__ __forceinline__ void group_product(float (&c)[N], const uint32_t (&a)
   }
 }
 
-template <int N> __device__ __forceinline__ void tile_product(float (&d)[N / 2], const void* a, const void* b, int slice, bool more) {
+template <int N> __device__ __forceinline__ void tile_product(float (&d)[N / 2], const SharedLines& a, const SharedLines& b, int slice, bool more) {
   const int lane = static_cast<int>(threadIdx.x) & 31, row = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane % 16;
   uint32_t fragment[4];
-  load_matrices(fragment, static_cast<const uint8_t*>(a) + row * 128 + ((2 * slice + lane / 16) ^ row % 8) * 16);
+  load_matrices(fragment, a.first + row * 128 + ((2 * slice + lane / 16) ^ row % 8) * 16);
   group_product(d, fragment, b, slice, more);
 }
 

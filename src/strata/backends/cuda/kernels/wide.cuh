@@ -20,7 +20,8 @@ template <class F, int Count, bool Decodes> struct Wide {
   static constexpr int kRows = 128, kTokens = 128, kQuarter = 32, kPasses = 2 * F::kSub;
   // Of a thread: together what launch bounds give all warpgroups, 168 each of three or 128 each of four.
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = Decodes ? 256 - kProducerRegisters : 252 - kProducerRegisters / 2;
-  static constexpr bool kEarly = !Decodes && F::kMin != 1;  // whether registers are left for the next quarter's scales
+  // Whether registers are left for the next quarter's scales, of tiles with so many quarters.
+  template <int Active> static constexpr bool kEarly = F::kMin != 1 && (!Decodes || Active <= 3);
   using Image = RowImage<F>;
 
   struct Stage {
@@ -35,7 +36,7 @@ template <class F, int Count, bool Decodes> struct Wide {
   Stages ring;
 
   // All threads; a barrier of the thread block must follow.
-  __device__ __forceinline__ explicit Wide(uint8_t* shared) : ring(shared, kProducers, kConsumers / 32) {}
+  __device__ __forceinline__ explicit Wide(uint8_t* shared) : ring(shared, kProducers, kConsumers) {}
   __device__ __forceinline__ Stage& stage(const typename Stages::At& at) const { return *reinterpret_cast<Stage*>(ring.stage(at)); }
   static __device__ __forceinline__ bool produces() { return threadIdx.x >= kConsumers; }
   static __device__ __forceinline__ int producer() { return static_cast<int>(threadIdx.x) - kConsumers; }
@@ -73,6 +74,31 @@ template <class F, int Count, bool Decodes> struct Wide {
 
   // ---- consumers ------------------------------------------------------------------------------------------------------
 
+  // Where a thread of a consumer stands; in registers, for what it follows from would be asked for again in every stage.
+  struct Own {
+    uint32_t codes[2][2];  // of rows g and g + 8, blocks 0 and 1 of an image: bytes from its begin
+    uint32_t line;         // of scales of rows g and g + 8
+    uint32_t tokens;       // of scales of a quarter's tokens
+    bool low;              // whether this thread's values are of the lower half of a block
+    __device__ __forceinline__ Own() {
+      uint32_t thread = threadIdx.x;
+      asm volatile("" : "+r"(thread));
+      const int g = thread % 32 / 4, t = thread % 4, row = thread / 32 % 4 * 16;
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int b = 0; b < 2; ++b) codes[h][b] = code_offset(row + g + 8 * h, b) + 8 * t;
+      line = 4 * (row + 2 * g), tokens = 16 * t, low = t < 2;
+    }
+    // Of a line of an image of rows; of a line of one of tokens, from the 16 on at which `line` points.
+    template <class V> __device__ __forceinline__ V of(const uint32_t* at) const {
+      return *reinterpret_cast<const V*>(reinterpret_cast<const uint8_t*>(at) + line);
+    }
+    template <class V> __device__ __forceinline__ V token(const void* at) const {
+      return *reinterpret_cast<const V*>(static_cast<const uint8_t*>(at) + tokens);
+    }
+  };
+
   // What a thread has of its 64 rows: a quarter's c[4 j + e] is row 16 warp + g + 8 (e / 2) of the warpgroup at token 8 j + 2 t + e % 2.
   static __device__ __forceinline__ int row_group() { return warp_id() / 4; }
   static __device__ __forceinline__ int group_row() { return warp_id() % 4 * 16; }
@@ -80,15 +106,15 @@ template <class F, int Count, bool Decodes> struct Wide {
   using Fragments = uint32_t[2][F::kTerms][4];  // two slices of 16 values
 
   // This thread's fragments of a pass: a block of the stage's two, or half of its codes.
-  static __device__ __forceinline__ void fragments(const Image& image, int pass, Fragments& a) {
-    const int g = lane_id() / 4, t = lane_id() % 4, b = pass / F::kSub;
+  static __device__ __forceinline__ void fragments(const Image& image, const Own& own, int pass, Fragments& a) {
+    const int b = pass / F::kSub;
     uint2 row[2];
     uint32_t scale[2] = {};
 #pragma unroll
-    for (int h = 0; h < 2; ++h) row[h] = *reinterpret_cast<const uint2*>(image.codes + code_offset(group_row() + g + 8 * h, b) + 8 * t);
+    for (int h = 0; h < 2; ++h) row[h] = *reinterpret_cast<const uint2*>(image.codes + own.codes[h][b]);
     if constexpr (F::kHalves) {
-      const uint2 both = *reinterpret_cast<const uint2*>(&image.line[Image::kS + b][group_row() + 2 * g]);
-      scale[0] = __byte_perm(both.x, 0, t < 2 ? 0x1010 : 0x3232), scale[1] = __byte_perm(both.y, 0, t < 2 ? 0x1010 : 0x3232);
+      const uint2 both = own.template of<uint2>(image.line[Image::kS + b]);
+      scale[0] = __byte_perm(both.x, 0, own.low ? 0x1010 : 0x3232), scale[1] = __byte_perm(both.y, 0, own.low ? 0x1010 : 0x3232);
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -96,7 +122,7 @@ template <class F, int Count, bool Decodes> struct Wide {
       const uint32_t biased = __byte_perm(slice ? row[h].y : row[h].x, 0x64646464u, upper ? 0x4342 : 0x4140);  // 1024 + 128 + code
       uint32_t value = add_halves(biased, 0xe480e480u);
       if constexpr (F::kSub == 2)
-        if (t / 2 != pass % 2) value = 0;
+        if (own.low != (pass % 2 == 0)) value = 0;
       if constexpr (F::kHalves) {
         const uint32_t product = multiply_halves(value, scale[h]);
         if constexpr (F::kTerms == 2) a[slice][1][2 * upper + h] = fma_halves(value, scale[h], product ^ 0x80008000u);
@@ -107,9 +133,9 @@ template <class F, int Count, bool Decodes> struct Wide {
   }
 
   // Starts the products of a quarter of the tokens with a pass.
-  static __device__ __forceinline__ void multiply(const Stage& s, int pass, int quarter, const Fragments& a, float (&c)[16]) {
+  static __device__ __forceinline__ void multiply(const SharedLines& tokens, int pass, int quarter, const Fragments& a, float (&c)[16]) {
     products_fence();
-    const uint8_t* x = s.tokens[quarter / 2].x + quarter % 2 * kQuarter * 128;
+    const SharedLines x = tokens.at(quarter / 2 * kTokenBytes + quarter % 2 * kQuarter * 128);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -121,19 +147,18 @@ template <class F, int Count, bool Decodes> struct Wide {
   struct TokenScales {
     float4 d[2], sum[F::kMin == 1 ? 2 : 1];
     TokenScales() = default;
-    __device__ __forceinline__ TokenScales(const TokenImage& tokens, int b, int quarter) {
+    __device__ __forceinline__ TokenScales(const TokenImage& tokens, const Own& own, int b, int quarter) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int at = quarter % 2 * kQuarter + 16 * j + 4 * (lane_id() % 4);
-        d[j] = *reinterpret_cast<const float4*>(&tokens.d[b][at]);
-        if constexpr (F::kMin == 1) sum[j] = *reinterpret_cast<const float4*>(&tokens.sum[b][at]);
+        d[j] = own.template token<float4>(tokens.d[b] + quarter % 2 * kQuarter + 16 * j);
+        if constexpr (F::kMin == 1) sum[j] = own.template token<float4>(tokens.sum[b] + quarter % 2 * kQuarter + 16 * j);
       }
     }
   };
 
   // The chain steps of a quarter.
-  static __device__ __forceinline__ void steps(const Image& image, const TokenImage& tokens, const TokenScales& scales, int pass, int quarter,
-                                               const float2& w, const float2& m, const float (&c)[16], float (&y)[16]) {
+  static __device__ __forceinline__ void steps(const Image& image, const TokenImage& tokens, const Own& own, const TokenScales& scales, int pass,
+                                               int quarter, const float2& w, const float2& m, const float (&c)[16], float (&y)[16]) {
     const int b = pass / F::kSub;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -147,7 +172,7 @@ template <class F, int Count, bool Decodes> struct Wide {
     }
     if constexpr (F::kMin == 1)
       if (pass % F::kSub == F::kSub - 1) minimum(m, scales, y);
-    if constexpr (F::kMin == 2) minimums(image, tokens, scales, b, quarter, y);
+    if constexpr (F::kMin == 2) minimums(image, tokens, own, scales, b, quarter, y);
   }
 
   static __device__ __forceinline__ void minimum(const float2& m, const TokenScales& scales, float (&y)[16]) {
@@ -160,17 +185,15 @@ template <class F, int Count, bool Decodes> struct Wide {
     }
   }
 
-  static __device__ __forceinline__ void minimums(const Image& image, const TokenImage& tokens, const TokenScales& scales, int b, int quarter,
-                                                  float (&y)[16]) {
-    const int g = lane_id() / 4, t = lane_id() % 4, row = group_row() + 2 * g;
-    const float2 m = *reinterpret_cast<const float2*>(&image.line[Image::kM + b][row]);
-    const uint2 mins = *reinterpret_cast<const uint2*>(&image.line[Image::kMins + b][row]);
+  static __device__ __forceinline__ void minimums(const Image& image, const TokenImage& tokens, const Own& own, const TokenScales& scales, int b,
+                                                  int quarter, float (&y)[16]) {
+    const float2 m = own.template of<float2>(image.line[Image::kM + b]);
+    const uint2 mins = own.template of<uint2>(image.line[Image::kMins + b]);
     const auto half = [](uint32_t v) { return half_float(static_cast<uint16_t>(v)); };
     const float first[2] = {half(mins.x), half(mins.y)}, second[2] = {half(mins.x >> 16), half(mins.y >> 16)};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const int at = quarter % 2 * kQuarter + 16 * j + 4 * t;
-      const uint4 u = *reinterpret_cast<const uint4*>(&tokens.sum[b][at]);
+      const uint4 u = own.template token<uint4>(tokens.sum[b] + quarter % 2 * kQuarter + 16 * j);
       const float4 d = scales.d[j];
       const uint32_t both[4] = {u.x, u.y, u.z, u.w};
       const float scale[4] = {d.x, d.y, d.z, d.w};
@@ -192,28 +215,29 @@ template <class F, int Count, bool Decodes> struct Wide {
   };
 
   // Two rows' scales of a pass; of its block's minimums.
-  static __device__ __forceinline__ float2 weight_scales(const Image& image, int line) {
-    return *reinterpret_cast<const float2*>(&image.line[line][group_row() + 2 * (lane_id() / 4)]);
+  static __device__ __forceinline__ float2 weight_scales(const Image& image, const Own& own, int line) {
+    return own.template of<float2>(image.line[line]);
   }
 
   // A stage's two blocks, of the tile's first Active quarters. While a quarter's products are taken, the one before is added, and what later
   // steps need is read.
   template <int Active>
-  static __device__ __forceinline__ void blocks_of(const Stage& s, int first, Segments& segment, float (&y)[Active][16], float (&total)[Active][16]) {
-    const Image& image = s.rows[row_group()];
+  static __device__ __forceinline__ void blocks_of(const Stage& s, const Image& image, const Own& own, int first, Segments& segment,
+                                                   float (&y)[Active][16], float (&total)[Active][16]) {
+    const SharedLines columns = SharedLines::from(s.tokens);
     Fragments a[2];
     float c[2][16];
     float2 w[2], m[2] = {};
     TokenScales scales[2];
     const auto read_rows = [&](int pass) {
-      w[pass % 2] = weight_scales(image, pass);
-      if constexpr (F::kMin == 1) m[pass % 2] = weight_scales(image, Image::kM + pass / F::kSub);
+      w[pass % 2] = weight_scales(image, own, pass);
+      if constexpr (F::kMin == 1) m[pass % 2] = weight_scales(image, own, Image::kM + pass / F::kSub);
     };
-    const auto read_tokens = [&](int pass, int quarter) { return TokenScales(s.tokens[quarter / 2], pass / F::kSub, quarter); };
-    if constexpr (kEarly) scales[0] = read_tokens(0, 0);
+    const auto read_tokens = [&](int pass, int quarter) { return TokenScales(s.tokens[quarter / 2], own, pass / F::kSub, quarter); };
+    if constexpr (kEarly<Active>) scales[0] = read_tokens(0, 0);
     read_rows(0);
-    fragments(image, 0, a[0]);
-    multiply(s, 0, 0, a[0], c[0]);
+    fragments(image, own, 0, a[0]);
+    multiply(columns, 0, 0, a[0], c[0]);
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const bool more = pass + 1 < kPasses;  // nothing may be in flight where the loop turns
@@ -221,18 +245,18 @@ template <class F, int Count, bool Decodes> struct Wide {
 #pragma unroll
       for (int quarter = 0; quarter < Active; ++quarter) {
         const int now = (pass * Active + quarter) % 2, next = quarter + 1 < Active ? quarter + 1 : 0, its = quarter + 1 < Active ? pass : pass + 1;
-        if constexpr (!kEarly) scales[now] = read_tokens(pass, quarter);
-        if (quarter == 0 && Active == 1 && more) fragments(image, pass + 1, a[(pass + 1) % 2]);
-        if (quarter + 1 < Active || more) multiply(s, its, next, a[its % 2], c[now ^ 1]);
-        if (quarter == 0 && Active > 1 && more) fragments(image, pass + 1, a[(pass + 1) % 2]);
+        if constexpr (!kEarly<Active>) scales[now] = read_tokens(pass, quarter);
+        if (quarter == 0 && Active == 1 && more) fragments(image, own, pass + 1, a[(pass + 1) % 2]);
+        if (quarter + 1 < Active || more) multiply(columns, its, next, a[its % 2], c[now ^ 1]);
+        if (quarter == 0 && Active > 1 && more) fragments(image, own, pass + 1, a[(pass + 1) % 2]);
         if (quarter == 0 && more) read_rows(pass + 1);
         if (quarter + 1 < Active || more) {
-          if constexpr (kEarly) scales[now ^ 1] = read_tokens(its, next);
+          if constexpr (kEarly<Active>) scales[now ^ 1] = read_tokens(its, next);
           products_wait<1>(c[now]);
         } else {
           products_wait<0>(c[now]);
         }
-        if (there) steps(image, s.tokens[quarter / 2], scales[now], pass, quarter, w[pass % 2], m[pass % 2], c[now], y[quarter]);
+        if (there) steps(image, s.tokens[quarter / 2], own, scales[now], pass, quarter, w[pass % 2], m[pass % 2], c[now], y[quarter]);
       }
       if (pass % F::kSub == F::kSub - 1 && first + pass / F::kSub + 1 == segment.end) {
 #pragma unroll
@@ -247,6 +271,8 @@ template <class F, int Count, bool Decodes> struct Wide {
   // put(unit, total) of each tile of rows; total: float[Active][16].
   template <int Active, class Put> __device__ __forceinline__ void consume(int units, int blocks, Put put) const {
     typename Stages::At at;
+    const Own own;
+    const int group = row_group();
 #pragma unroll 1
     for (int unit = 0; unit < units; ++unit) {
       float y[Active][16], total[Active][16];
@@ -258,7 +284,7 @@ template <class F, int Count, bool Decodes> struct Wide {
 #pragma unroll 1
       for (int first = 0; first < blocks; first += 2) {
         ring.wait_full(at);
-        blocks_of<Active>(stage(at), first, segment, y, total);
+        blocks_of<Active>(stage(at), stage(at).rows[group], own, first, segment, y, total);
         ring.release(at);
         at.next();
       }

@@ -136,13 +136,13 @@ __device__ __forceinline__ void multiply(const Stages& ring, Stages::At& at, int
 #pragma unroll 1
   for (int i = 0; i < stages; ++i) {
     ring.wait_full(at);
-    const uint8_t *a = ring.stage(at), *b = a + 2 * kPlaneBytes + warp_id() / 4 * N * kLine;
+    const SharedLines a = SharedLines::from(ring.stage(at)), b = SharedLines::from(ring.stage(at) + 2 * kPlaneBytes + warp_id() / 4 * N * kLine);
     products_fence();
 #pragma unroll
     for (int slice = 0; slice < 4; ++slice) {
       tile_product<N>(c, a, b, slice, slice > 0 || i % 4 > 0);
-      tile_product<N>(c, a + kPlaneBytes, b, slice, true);
-      if constexpr (Terms == 2) tile_product<N>(c, a, b + kOutputs * kLine, slice, true);
+      tile_product<N>(c, a.at(kPlaneBytes), b, slice, true);
+      if constexpr (Terms == 2) tile_product<N>(c, a, b.at(kOutputs * kLine), slice, true);
     }
     products_commit();
     products_wait<0>(c);
@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     wide_float(const int* live, const uint16_t* high, const uint16_t* low, const float* x, const float* scales, const float* output_scales,
                float* y, int n, int tiles_of_tokens, int k, int pitch, int each) {
   STRATA_DYNAMIC_SHARED(shared);
-  const Stages ring(shared, 2 * kProducers, kConsumers / 32);
+  const Stages ring(shared, 2 * kProducers, kConsumers);
   __syncthreads();
   dependency_wait();
   dependency_launch();
