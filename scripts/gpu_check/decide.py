@@ -16,7 +16,7 @@ import numpy as np
 
 from gpu_check import chunk_share
 from gpu_check.common import SMALLER, Report, backend_of, in_graph, on_gpu, say
-from gpu_check.drafts import Fixed, run_once
+from gpu_check.drafts import Fixed, agree, run_once
 from gpu_check.files import model_file
 from gpu_check.prompts import TILES, experts_case, tiles
 from gpu_check.rehearsal import open_gpu, sized
@@ -63,11 +63,12 @@ def run_resident(report: Report) -> None:
     options = {"kv": "int8", "max_model_len": 4096, "mtp": "on", "lookup": "off"}
     with on_gpu(path, **options) as loaded:
         engine, cycle = Engine(loaded), np.load(f"{path}.cycle.npy").tolist()
-        run_once(engine, cycle, 1, 100, Fixed(MOST), TOKENS)
+        run_once(engine, cycle, 1, Fixed(MOST), TOKENS)
         report["drafts"] = {}
         for percent in DIALS:
             name = f"drafts of which {percent} % are right"
-            choices = _drafts(engine, cycle, percent)
+            agree(loaded, percent)
+            choices = _drafts(engine, cycle)
             report["drafts"][str(percent)] = compare(name, choices, "by costs", DRAFT_TURNS)
 
 
@@ -149,11 +150,11 @@ def _guesses(loaded: LoadedModel, turns: _Pieces) -> dict[str, Choice]:
     return {"no branch": choice(straight, 0), **branches}
 
 
-def _drafts(engine: Engine, cycle: list[int], percent: int) -> dict[str, Choice]:
+def _drafts(engine: Engine, cycle: list[int]) -> dict[str, Choice]:
     """As costs say, and a fixed number in every step."""
 
     def choice(decision: Callable[[], Any]) -> Choice:
-        return lambda turn: float(run_once(engine, cycle, 1, percent, decision(), TOKENS)["tps"])
+        return lambda turn: float(run_once(engine, cycle, 1, decision(), TOKENS)["tps"])
 
     fixed = {f"{count} drafts": choice(lambda count=count: Fixed(count)) for count in DRAFTS}
     return {"by costs": choice(Decision), **fixed}

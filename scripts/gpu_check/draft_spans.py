@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpu_check.common import Report, backend_of, on_gpu, prefix_times, say
-from gpu_check.drafts import Fixed, run_once, vocabulary
+from gpu_check.drafts import Fixed, agree, run_once, vocabulary
 from gpu_check.files import model_file
 from gpu_check.rehearsal import sized
 from gpu_check.settings import setting
@@ -99,10 +99,11 @@ def run(report: Report) -> None:
     options = {"kv": "int8", "max_model_len": sized(4096, 256), "draft_vocab": vocabulary(path, cycle)}
     with on_gpu(path, mtp="on", lookup="off", **options) as loaded:
         engine, driver = Engine(loaded), backend_of(loaded).driver
-        run_once(engine, cycle, 1, 100, Fixed(7), sized(256, 8))
+        agree(loaded, 100)
+        run_once(engine, cycle, 1, Fixed(7), sized(256, 8))
         for count in sized((1, 2, 3, 5, 7), (1,)):
             with Spans(loaded) as spans:
-                run_once(engine, cycle, 1, 100, Fixed(count), sized(2 * STEPS + 20, 3) * (count + 1))
+                run_once(engine, cycle, 1, Fixed(count), sized(2 * STEPS + 20, 3) * (count + 1))
             report[f"{count} drafts"] = spans.table()
             told(f"{count} drafts", report[f"{count} drafts"])
         layer = loaded.runner.programs.drafter

@@ -1,6 +1,6 @@
-"""Stages 16 and 19: drafts on the full-size planted model, by how often they are right (the dial: a right draft is kept
-with that chance), against none. 16, everything resident: what rows and passes cost; alone and in batches. 19: on
-24 GiB, at full link and with the link held to 22 GB/s."""
+"""Stages 16 and 19: drafts on the full-size planted model, by how often they are right (the dial: `synth planted
+--draft-agreement`, whose one matrix is changed in place), against none. 16, everything resident: what rows and passes
+cost; alone and in batches. 19: on 24 GiB, at full link and with the link held to 22 GB/s."""
 
 import time
 import zlib
@@ -10,13 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from gpu_check.common import SLOW, SMALLER, Report, gpu_state, hold_link, memory, on_gpu, say
+from gpu_check.common import SLOW, SMALLER, Report, backend_of, gpu_state, hold_link, memory, on_gpu, say
 from gpu_check.files import model_file
 from gpu_check.rehearsal import sized
 from strata.engine import Engine, Request, SamplingParams, Status
 from strata.engine.drafts.decision import Decision
 from strata.engine.drafts.speculation import Speculation
+from strata.engine.load import LoadedModel
 from strata.models import draft_vocab
+from strata.quants.encode import encode_q8_0
+from strata.synth.dial import noise_for
+from strata.synth.planted import PlantedOptions
 
 TOKENS, WARM = sized((448, 64), (10, 2))
 DIALS = sized((0, 50, 75, 90, 100), (75,))
@@ -64,6 +68,18 @@ def dial(percent: int) -> Any:
     return tamper
 
 
+def agree(loaded: LoadedModel, percent: int) -> None:
+    """From now on the draft layer is right with that chance: its join has so much noise beside the next token."""
+    model: Any = loaded.runner.model
+    weight, options = model.draft.join_proj, PlantedOptions()
+    hidden = weight.shape[0]
+    own, others = options.noise / np.sqrt(1 + options.noise**2), model.config.vocab_size // options.topics - 1
+    deviation = noise_for(percent / 100, hidden, own, max(others, 1)) / np.sqrt(hidden)
+    noise = np.random.default_rng(3).standard_normal((hidden, hidden)) * deviation
+    values = np.concatenate([np.eye(hidden), noise], axis=1).astype(np.float32)
+    backend_of(loaded)._weights.rewrite(weight, encode_q8_0(values.reshape(-1, 32)).reshape(-1))
+
+
 def vocabulary(path: Path, cycle: list[int]) -> str:
     """A file for --draft-vocab."""
     held = dict.fromkeys(t for n in (1, *BATCHES) for text in texts(cycle, n) for t in text)
@@ -83,12 +99,12 @@ def texts(cycle: list[int], sequences: int) -> list[list[int]]:
 
 
 def run_once(
-    engine: Engine, cycle: list[int], sequences: int, percent: int, decision: Any, tokens: int = TOKENS
+    engine: Engine, cycle: list[int], sequences: int, decision: Any, tokens: int = TOKENS
 ) -> dict[str, Any]:
     old = engine.scheduler.drafts
     assert old is not None
     drafts = Speculation(old.options)
-    drafts.decision, drafts.tamper, drafts.ahead = decision, dial(percent), old.ahead
+    drafts.decision, drafts.ahead, drafts.verifying = decision, old.ahead, old.verifying
     engine.scheduler.drafts = drafts
     planted = texts(cycle, sequences)
     requests = [engine.add(t[:8], SamplingParams(max_tokens=tokens, ignore_eos=True)) for t in planted]
@@ -131,7 +147,7 @@ def run(report: Report) -> None:
     cycle = np.load(f"{path}.cycle.npy").tolist()
     options = {"kv": "int8", "max_model_len": 4096, "max_num_seqs": 8, "draft_vocab": vocabulary(path, cycle)}
     with on_gpu(path, mtp="on", lookup="off", **options) as loaded:
-        _measure(report, cycle, Engine(loaded))
+        _measure(report, cycle, loaded)
 
 
 def run_tiers(report: Report) -> None:
@@ -142,15 +158,18 @@ def run_tiers(report: Report) -> None:
     with on_gpu(path, mtp="on", lookup="off", **options, **SMALLER) as loaded:
         engine = Engine(loaded)
         report["memory"] = memory(loaded)
-        run_once(engine, cycle, 1, 100, Fixed(7), sized(256, 8))
+        agree(loaded, 100)
+        run_once(engine, cycle, 1, Fixed(7), sized(256, 8))
         for link in (0.0, SLOW):
             if link:
                 hold_link(loaded, link)
+            agree(loaded, 0)
             _rows(report, engine, cycle, (0, 1, 3), f"link {link or 'full'}, ")
             found = report[f"link {link or 'full'}"] = []
             for percent in TIERED:
                 decision = Fixed(0) if percent is None else Decision()
-                one = run_once(engine, cycle, 1, percent or 0, decision)
+                agree(loaded, percent or 0)
+                one = run_once(engine, cycle, 1, decision)
                 one |= {} if percent is None else costs(decision)  # type: ignore[arg-type]
                 found.append((percent, one))
                 say(f"24 GiB, link {link or 'full'}, dial {percent}: {one}")
@@ -162,25 +181,31 @@ def _rows(report: Report, engine: Engine, cycle: list[int], counts: Iterable[int
     """What steps with so many drafts take, and the chains that make them."""
     for count in counts:
         fixed = Fixed(count)
-        run_once(engine, cycle, 1, 0, fixed, sized(96, 10))
-        rows, ms, chain, chain_ms = np.median(np.array(fixed.took[SKIPPED:]), axis=0).round(3).tolist()
+        run_once(engine, cycle, 1, fixed, sized(256, 24))
+        rows, ms, chain, chain_ms = (
+            np.median(np.array(fixed.took[SKIPPED:] or fixed.took[-1:]), axis=0).round(3).tolist()
+        )
         report[f"{where}rows {count + 1}"] = {"rows": rows, "ms": ms, "chain": chain, "chain_ms": chain_ms}
         say(f"{where}{count} drafts: {report[f'{where}rows {count + 1}']}")
 
 
-def _measure(report: Report, cycle: list[int], engine: Engine) -> None:
-    run_once(engine, cycle, 1, 100, Fixed(7), sized(128, 8))
-    _rows(report, engine, cycle, range(8), "")
+def _measure(report: Report, cycle: list[int], loaded: LoadedModel) -> None:
+    engine = Engine(loaded)
+    agree(loaded, 100)
+    run_once(engine, cycle, 1, Fixed(7), sized(128, 8))
+    _rows(report, engine, cycle, range(8), "right, ")
     for percent in (None, *DIALS, None):
         decision = Fixed(0) if percent is None else Decision()
-        found = run_once(engine, cycle, 1, percent or 0, decision)
+        agree(loaded, percent or 0)
+        found = run_once(engine, cycle, 1, decision)
         found |= {} if percent is None else costs(decision)  # type: ignore[arg-type]
         report.setdefault("alone", []).append((percent, found))
         say(f"dial {percent}: {found}")
     for sequences in BATCHES:
         for percent in sized((None, 75, 100, 0), (None, 75)):
             decision = Fixed(0) if percent is None else Decision()
-            found = run_once(engine, cycle, sequences, percent or 0, decision, sized(256, 10))
+            agree(loaded, percent or 0)
+            found = run_once(engine, cycle, sequences, decision, sized(256, 10))
             found |= {} if percent is None else costs(decision)  # type: ignore[arg-type]
             report.setdefault(str(sequences), []).append((percent, found))
             say(f"{sequences} sequences, dial {percent}: {found}")

@@ -184,11 +184,15 @@ def _drafts(wanted: Wanted) -> Report:
     with on_gpu(path, **options) as loaded:
         scheduler = Engine(loaded).scheduler
         for count in sized((0, 1, 3, 7), (0, 3)):
-            old, fresh = scheduler.drafts, Speculation(scheduler.drafts.options)
-            fresh.decision, fresh.tamper, fresh.ahead = Fixed(count), dial(75), old.ahead
-            scheduler.drafts = fresh
-            found[f"{count} drafts"] = _answers(loaded) == wanted["answers"]
-            found[f"{count} kept"] = round(fresh.counts.mean_accepted, 2)
+            for tamper in (
+                (dial(75), None) if count else (None,)
+            ):  # with none, drafts are verified before the host has them
+                old, fresh = scheduler.drafts, Speculation(scheduler.drafts.options)
+                fresh.decision, fresh.tamper = Fixed(count), tamper
+                fresh.ahead, fresh.verifying = old.ahead, old.verifying
+                scheduler.drafts, name = fresh, f"{count} drafts{', some wrong' if tamper else ''}"
+                found[name] = _answers(loaded) == wanted["answers"]
+                found[f"{name}: kept"] = round(fresh.counts.mean_accepted, 2)
     return found
 
 

@@ -9,6 +9,7 @@ from golden import ALL
 from harness import same_bits
 from test_draft_ops import TYPES, ring_case, some_case
 
+from strata.backends import DRAFTED
 from strata.backends.cpu import CpuBackend
 from strata.config import EngineOptions
 from strata.engine import Engine, SamplingParams, Status
@@ -22,14 +23,15 @@ CASES = {
 }
 
 
+LONGER = 40, 30, 12  # tokens of answers, so that drafts are made and verified while nobody ends
+
+
 def prompts():
     return np.random.default_rng(1).integers(0, 100, (3, 40)).tolist()
 
 
-def play(engine, temperature):
-    sampling = [
-        SamplingParams(temperature=temperature, seed=i, max_tokens=n) for i, n in enumerate((8, 12, 6))
-    ]
+def play(engine, temperature, lengths=(8, 12, 6)):
+    sampling = [SamplingParams(temperature=temperature, seed=i, max_tokens=n) for i, n in enumerate(lengths)]
     made = [engine.add(p[: 5 + 17 * i], s) for i, (p, s) in enumerate(zip(prompts(), sampling, strict=True))]
     while any(r.status is not Status.FINISHED for r in made):
         engine.step()
@@ -90,6 +92,52 @@ def test_running_ahead_where_nothing_is_drafted(backend, monkeypatch):
         if count == 0 and spec:
             assert len(begun) > 5
     assert found[0] == found[1] == found[2]
+
+
+def verified_ahead(name, backend, temperature, monkeypatch, meet=RunAhead.meet):
+    """Texts of an engine that drafts, and of each drafted guess whether it was taken."""
+    taken = []
+
+    def spy(ahead, plan):
+        verifying = ahead.verifying
+        meet(ahead, plan)
+        if verifying:
+            taken.append(ahead.taken)
+
+    monkeypatch.setattr(RunAhead, "meet", spy)
+    engine = device_engine(name, backend, lookup="off")
+    engine.scheduler.drafts.decision = Always(4)
+    return play(engine, temperature, LONGER), taken
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_drafts_are_verified_before_the_host_knows_them(name, temperature, backend, monkeypatch):
+    """Requests that join and end: most guesses are right, and none that is wrong is taken."""
+    options = EngineOptions(device="cpu", prefill=0, max_model_len=128, max_num_seqs=3, spec=0)
+    want = play(Engine.load(ALL[name].model_path, options), temperature, LONGER)
+    texts, taken = verified_ahead(name, backend, temperature, monkeypatch)
+    assert texts == want
+    assert taken.count(True) > 2
+
+
+def test_drafts_of_another_place_would_be_seen(backend, monkeypatch):
+    """Guesses whose device reads other drafts than those that the host verifies."""
+    name = "qwen4exp"
+    want, _ = verified_ahead(name, backend, 0.8, monkeypatch)
+
+    def meet(ahead, plan):
+        guess = ahead._guess
+        ahead.taken = ahead.verifying and np.array_equal(plan.decode.positions, guess.positions)
+        if ahead.taken:
+            ahead._guess = None
+        else:
+            ahead.drop()
+
+    monkeypatch.setattr("strata.engine.ahead.DRAFTED", DRAFTED + 1)
+    texts, taken = verified_ahead(name, backend, 0.8, monkeypatch, meet)
+    assert any(taken)
+    assert texts != want
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -20,8 +20,10 @@ FAULT_WAIT, FAULT_READ, FAULT_ENTRY = 16, 32, 64  # of native/include/strata/tie
 Arena = Literal["step", "chunk"]
 
 
-# In a step's `tokens`, where a backend runs ahead: the id that sampling chose last for the same row.
+# In a step's `tokens`, where a backend runs ahead: the id that sampling chose last for the same row; and DRAFTED + i,
+# what element i of the drafts says, 0 where it says nothing.
 SAMPLED = -(1 << 31)
+DRAFTED = SAMPLED + 1
 
 
 class Replay(Protocol):
@@ -96,8 +98,9 @@ class Backend(Protocol):
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
         """Makes room for the scratch of an arena's largest program; comes before the first `lower` into it."""
 
-    def feed(self, ids: Buffer, tokens: Buffer) -> None:
-        """From now on SAMPLED in `tokens` stands for the element of `ids`; only where the backend runs ahead."""
+    def feed(self, ids: Buffer, tokens: Buffer, drafts: Buffer | None = None) -> None:
+        """From now on SAMPLED in `tokens` stands for the element of `ids`, and DRAFTED + i for element i of `drafts`;
+        only where the backend runs ahead."""
 
     def stamp(self) -> Stamp:
         """This moment."""

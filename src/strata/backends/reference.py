@@ -33,7 +33,7 @@ class ReferenceBackend:
     def close(self) -> None:
         """Nothing."""
 
-    def feed(self, ids: Buffer, tokens: Buffer) -> None:
+    def feed(self, ids: Buffer, tokens: Buffer, drafts: Buffer | None = None) -> None:
         """Nothing: programs do not run ahead."""
 
     def stamp(self) -> HostStamp:

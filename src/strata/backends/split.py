@@ -41,7 +41,7 @@ class SplitBackend:
         """What the plan is made for, where the device tells."""
         return getattr(self.device, "gpu", None)
 
-    def feed(self, ids: Buffer, tokens: Buffer) -> None:
+    def feed(self, ids: Buffer, tokens: Buffer, drafts: Buffer | None = None) -> None:
         """Nothing: programs do not run ahead."""
 
     def stamp(self) -> Stamp:

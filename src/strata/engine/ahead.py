@@ -1,8 +1,8 @@
 """Running ahead: the next step's forward starts before this step's tokens are known to the host.
 
-Tokens go from sampling to it on the device. Where the next plan is what was guessed (the same rows, one position on),
-its forward is running already; else it is dropped: what it wrote are cells and rows that nobody has committed, and the
-next step writes them again.
+Tokens go from sampling, or from the draft layer's chains, to it on the device. Where the next plan is what was guessed
+(the same sequences, one position on; or the newest token of each and its drafts), its forward runs already; else it
+is dropped: what it wrote are cells and rows that nobody has committed, and the next step writes them again.
 """
 
 from contextlib import suppress
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from strata.backends import SAMPLED
+from strata.backends import DRAFTED, SAMPLED
+from strata.engine.drafts.chain import Run
 from strata.engine.plan import DecodeRows, Ints, StepOutput, StepPlan
 from strata.errors import FaultError
 from strata.ops import PAGE_CELLS
@@ -27,13 +28,21 @@ class RunAhead:
         self._can = runner.backend.runs_ahead
         self._guess: DecodeRows | None = None
         self.taken = False  # whether the current plan's forward is running already
+        layer = runner.programs.drafter
+        drafts = None if layer is None else layer.results.drafts
+        self._drafts = None if drafts is None else runner.backend.array(drafts)
         if self._can:
-            runner.backend.feed(runner.samples.buffers.out_ids, runner.step_inputs.tokens)
+            runner.backend.feed(runner.samples.buffers.out_ids, runner.step_inputs.tokens, drafts)
 
     @property
     def guessing(self) -> bool:
         """Whether a guess is on its way."""
         return self._guess is not None
+
+    @property
+    def verifying(self) -> bool:
+        """Whether it has the drafts of the chains that were started last."""
+        return self._guess is not None and self._guess.counts is not None
 
     def begin(self, decode: DecodeRows) -> None:
         """Starts the forward of the rows that follow, where that needs no new page and leaves logits to nobody."""
@@ -43,8 +52,38 @@ class RunAhead:
         if positions.max() >= runner.limits.max_model_len:
             return
         rows = DecodeRows(decode.sequences, positions, np.full(len(decode), SAMPLED, np.int32))
-        runner.write_rows(StepPlan(rows)).submit()
-        runner.commit_none(decode.sequences)  # those of this step are state now
+        self._start(rows, decode.sequences)
+
+    def verify(self, sequences: Ints, positions: Ints, token_ids: Ints, run: Run) -> None:
+        """Starts the forward of the newest token of each sequence, at these positions, and of all its drafts that `run`
+        makes, where pages are there and logits are left to nobody."""
+        runner = self._runner
+        if not self._can or runner.keeps_logits:
+            return
+        lengths = np.zeros(len(sequences), np.int32)
+        lanes = np.zeros(len(sequences), np.int32)
+        place = {s: i for i, s in enumerate(sequences.tolist())}
+        for lane, (sequence, length) in enumerate(
+            zip(run.sequences.tolist(), run.lengths.tolist(), strict=True)
+        ):
+            lengths[place[sequence]], lanes[place[sequence]] = length, lane
+        ends = (positions + lengths).tolist()
+        held = (len(runner.pages.pages(s)) * PAGE_CELLS for s in sequences.tolist())
+        if max(ends) >= runner.limits.max_model_len or any(e >= h for e, h in zip(ends, held, strict=True)):
+            return
+        counts = lengths + 1
+        firsts = np.cumsum(counts) - counts
+        inside = np.arange(int(counts.sum())) - np.repeat(firsts, counts)
+        assert self._drafts is not None
+        _, planes, width = self._drafts.shape
+        tokens = DRAFTED + (inside - 1) * (planes * width) + np.repeat(lanes, counts)
+        tokens[firsts] = token_ids
+        own = (np.repeat(positions, counts) + inside).astype(np.int32)
+        self._start(DecodeRows(np.repeat(sequences, counts), own, tokens.astype(np.int32), counts), sequences)
+
+    def _start(self, rows: DecodeRows, sequences: Ints) -> None:
+        self._runner.write_rows(StepPlan(rows)).submit()
+        self._runner.commit_none(sequences)  # those of this step are state now
         self._guess = rows
 
     def wait(self, results: Any, step: int) -> None:
@@ -61,18 +100,28 @@ class RunAhead:
 
     def meet(self, plan: StepPlan) -> None:
         """Takes the guess where it is the plan's rows, else drops it."""
-        guess, rows = self._guess, plan.decode
+        guess = self._guess
         self.taken = (
-            guess is not None
-            and not plan.tails
-            and plan.prompt is None
-            and rows.sequences is guess.sequences
-            and np.array_equal(rows.positions, guess.positions)
+            guess is not None and not plan.tails and plan.prompt is None and self._is(guess, plan.decode)
         )
         if self.taken:
             self._guess = None
         else:
             self.drop()
+
+    def _is(self, guess: DecodeRows, rows: DecodeRows) -> bool:
+        """Whether the rows are the guess."""
+        if guess.counts is None:
+            same = rows.counts is None and rows.sequences is guess.sequences
+            return same and np.array_equal(rows.positions, guess.positions)
+        if rows.counts is None or not np.array_equal(rows.counts, guess.counts):
+            return False
+        tokens = guess.token_ids.copy()
+        drafted = tokens < 0
+        assert self._drafts is not None
+        tokens[drafted] = np.maximum(np.asarray(self._drafts).reshape(-1)[tokens[drafted] - DRAFTED], 0)
+        pairs = (rows.sequences, guess.sequences), (rows.positions, guess.positions), (rows.token_ids, tokens)
+        return all(np.array_equal(a, b) for a, b in pairs)
 
     def drop(self) -> None:
         """The guess is worth nothing, its faults neither."""

@@ -34,7 +34,8 @@ class ScheduledRows:
 class DecodeRows:
     """Rows of the sequences that decode, each sampled: i32 [n] arrays. One of each, or, where drafts are verified, as
     many as `counts` says: the token that exists, then drafts. `chains`: how many drafts the draft layer is to make for
-    each sequence after the step. `hold`: the next step's rows cannot be guessed."""
+    each sequence after the step. `hold`: the next step's rows cannot be guessed; `follow`: they are the newest
+    tokens and all drafts of the chains."""
 
     sequences: Ints
     positions: Ints
@@ -42,6 +43,7 @@ class DecodeRows:
     counts: Ints | None = None
     chains: Ints | None = None
     hold: bool = False
+    follow: bool = False
 
     def __len__(self) -> int:
         return len(self.sequences)

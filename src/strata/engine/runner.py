@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from strata.backends import Backend, Replay
 from strata.engine.ahead import RunAhead
 from strata.engine.chunk_parts import ChunkParts
+from strata.engine.drafts.chain import Run
 from strata.engine.drafts.following import Following
 from strata.engine.drafts.layer import LayerOptions
 from strata.engine.drafts.verify import Verifier
@@ -178,8 +179,7 @@ class Runner:
             output.faults.update(self._samples.fill_masks(decode.sequences))
         timer = self._parts.timer(plan)
         try:
-            if not self._ahead.taken:
-                self.write_rows(plan).submit()
+            self.start_rows(plan)
             self.programs.sampler.submit()
             self._samples.counted()
             self.commit_one(decode.sequences)
@@ -200,6 +200,15 @@ class Runner:
         output.token_ids = self._sampled(decode.sequences, decode.positions, tokens, output)
         if self.following is not None:
             self.following.decoded(decode.sequences, decode.positions, decode.token_ids, tokens)
+
+    def start_rows(self, plan: StepPlan) -> None:
+        """Starts the forward of the plan's rows, where it is not running already."""
+        if not self._ahead.taken:
+            self.write_rows(plan).submit()
+
+    def verify_ahead(self, sequences: Ints, positions: Ints, token_ids: Ints, run: Run) -> None:
+        """Starts the forward that verifies the drafts of chains that are on their way, after the newest tokens."""
+        self._ahead.verify(sequences, positions, token_ids, run)
 
     def forget_guess(self) -> None:
         """What runs ahead is not what comes next."""
@@ -223,6 +232,11 @@ class Runner:
     def guessing(self) -> bool:
         """Whether a forward was started ahead and its plan has not come yet."""
         return self._ahead.guessing
+
+    @property
+    def verifying(self) -> bool:
+        """Whether what was started ahead verifies the drafts of the chains that were started last."""
+        return self._ahead.verifying
 
     @property
     def samples(self) -> SampleInputs:

@@ -113,7 +113,7 @@ class CountingBackend:
     def close(self) -> None:
         """Nothing."""
 
-    def feed(self, ids: Buffer, tokens: Buffer) -> None:
+    def feed(self, ids: Buffer, tokens: Buffer, drafts: Buffer | None = None) -> None:
         """Nothing is ever run."""
 
     def stamp(self) -> HostStamp:

@@ -45,7 +45,7 @@ class CpuBackend:
         if tiers is not None and tiers.experts is not None:
             self._expert_tables.update(tiers.experts.tables)
 
-    def feed(self, ids: Buffer, tokens: Buffer) -> None:
+    def feed(self, ids: Buffer, tokens: Buffer, drafts: Buffer | None = None) -> None:
         """Nothing: programs do not run ahead."""
 
     def stamp(self) -> HostStamp:

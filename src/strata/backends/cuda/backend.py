@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from math import prod
 from typing import Any, get_args
 
 import numpy as np
@@ -133,9 +134,10 @@ class CudaBackend:
         held = next((block for block in self._inputs if block.has(buffer)), self._inputs[0])
         return held if held.fits(buffer) else None
 
-    def feed(self, ids: Buffer, tokens: Buffer) -> None:
-        """The copy of step inputs puts elements of `ids` in the place of SAMPLED in `tokens`."""
-        self._inputs[0].feed(self._address(ids), tokens)
+    def feed(self, ids: Buffer, tokens: Buffer, drafts: Buffer | None = None) -> None:
+        """The copy of step inputs puts what SAMPLED and DRAFTED stand for in their place in `tokens`."""
+        drafted = (0, 0) if drafts is None else (self._address(drafts), prod(drafts.shape))
+        self._inputs[0].feed(self._address(ids), tokens, drafted)
 
     def reserve(self, arena_bytes: int, arena: Arena = "step") -> None:
         """Nothing: programs tell when they are lowered, the largest first. Groups may hold buffers longer than ops do,

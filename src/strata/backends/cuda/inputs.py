@@ -35,6 +35,7 @@ class StepInputs:
         self._used = 0
         self._submitted = 0
         self._ids, self._fed = 0, (0, 0)  # address; bytes [begin, end) of the block
+        self._drafts = 0, 0  # address, elements
 
     @classmethod
     def of(cls, driver: Driver, buffers: Sequence[Buffer]) -> Self:
@@ -71,10 +72,11 @@ class StepInputs:
         flat = self._written[at : at + buffer.nbytes].view(NUMPY_DTYPES[buffer.dtype])
         return flat.reshape(buffer.shape)
 
-    def feed(self, ids: int, tokens: Buffer) -> None:
-        """SAMPLED in `tokens` stands for what lies in the same place at address `ids`."""
+    def feed(self, ids: int, tokens: Buffer, drafts: tuple[int, int] = (0, 0)) -> None:
+        """SAMPLED in `tokens` stands for what lies in the same place at address `ids`, DRAFTED + i for element i of
+        `drafts`, an address and a number of elements."""
         at = self.place(tokens)
-        self._ids, self._fed = ids, (at, at + tokens.nbytes)
+        self._ids, self._fed, self._drafts = ids, (at, at + tokens.nbytes), drafts
 
     def copy_launch(self) -> Launch:
         """The node that begins a replay. Copies all that is placed when it is recorded."""
@@ -82,7 +84,10 @@ class StepInputs:
         grid = max(1, min(16, -(-words // _THREADS)))
         args = [pointer(a) for a in (self._ring.address, self._device, self._turn, self._consumed.address)]
         sizes = ints(self._capacity // 16, words, DEPTH, self._fed[0] // 4, self._fed[1] // 4)
-        return launch("inputs.cu", "copy_inputs", grid, _THREADS, [*args, pointer(self._ids), *sizes])
+        drafts = [pointer(self._drafts[0]), *ints(self._drafts[1])]
+        return launch(
+            "inputs.cu", "copy_inputs", grid, _THREADS, [*args, pointer(self._ids), *sizes, *drafts]
+        )
 
     def snapshot(self) -> None:
         """Keeps what is written now for the replay that is started next."""

@@ -87,9 +87,23 @@ class WeightStore:
     ) -> int:
         """Address of matrices [n, k] that lie one after another in `data`, `stride` bytes apart on the device."""
         address = self._slabs.take(data.nbytes if matrices == 1 else stride * matrices)
+        self._write(address, data, fmt, n, k, layout, matrices, stride)
+        return address
+
+    def _write(
+        self,
+        address: int,
+        data: NDArray[np.uint8],
+        fmt: Format,
+        n: int,
+        k: int,
+        layout: str,
+        matrices: int = 1,
+        stride: int = 0,
+    ) -> None:
         if layout == FILE:
             self._driver.upload(address, np.ascontiguousarray(data))
-            return address
+            return
         if not self._stage:
             self._stage = self._driver.allocate(STAGE_BYTES)
         flat = data.reshape(-1)
@@ -101,7 +115,11 @@ class WeightStore:
             self._driver.upload(self._stage, np.ascontiguousarray(part))
             self._driver.launch(_pack(fmt, self._stage, address, first, count, blocks, stride))
             self._driver.synchronize()
-        return address
+
+    def rewrite(self, weight: Weight, data: NDArray[np.uint8]) -> None:
+        """Other values for a matrix that is there, for measurements."""
+        layout, (n, k) = PACKED if is_packed(weight.format) else FILE, weight.shape
+        self._write(self.address(weight, layout), data, weight.format, n, k, layout)
 
 
 def _pack(fmt: Format, source: int, target: int, first: int, count: int, blocks: int, stride: int) -> Launch:

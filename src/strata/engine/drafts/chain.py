@@ -3,6 +3,7 @@
 The host goes on while chains are made: what it does between steps costs nothing then."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,16 @@ from strata.ops import MAX_STEP_ROWS
 
 LAG = 32  # cells that may be missing while nothing is drafted
 JOINED = 8  # rows of a first pass: what more are missing get cells alone before it, which cost no experts
+
+
+@dataclass(frozen=True)
+class Run:
+    """Chains that are on their way: drafts of `lengths` for `sequences`, the longest first, which is the order of the
+    draft layer's rows. `wait` gives them, before others are started; none of those at fault."""
+
+    sequences: Ints
+    lengths: Ints
+    wait: Callable[[], dict[int, Chain]]
 
 
 class Chains:
@@ -45,15 +56,14 @@ class Chains:
             self.passes += 1
             self.followed.fill(part)
 
-    def start(self, sequences: Ints, lengths: Ints) -> Callable[[], dict[int, Chain]]:
-        """Starts chains of up to `lengths` drafts after the newest token of each sequence. What is returned waits for
-        them, before others are started; none of those at fault."""
+    def start(self, sequences: Ints, lengths: Ints) -> Run | None:
+        """Starts chains of up to `lengths` drafts after the newest token of each sequence; None where none is."""
         order = np.argsort(-lengths, kind="stable")
         order = order[lengths[order] > 0]
         sequences, lengths = sequences[order], lengths[order]
         behind = self.followed.behind(sequences)
         if not len(sequences) or (behind < 1).any():
-            return dict
+            return None
         rows = [self.followed.rows(s, 2 * MAX_STEP_ROWS) for s in sequences.tolist()]
         if sum(len(r) for r in rows) > max(JOINED, 2 * len(rows)):
             self._fill([_part(r, 0, len(r) - 1) for r in rows])
@@ -63,10 +73,10 @@ class Chains:
             self._submit(joined, last, lengths)
         except FaultError:
             self.faults += 1
-            return dict
+            return None
         finally:
             self.followed.fill(joined)
-        return lambda: self._wait(sequences, lengths)
+        return Run(sequences, lengths, lambda: self._wait(sequences, lengths))
 
     def _wait(self, sequences: Ints, lengths: Ints) -> dict[int, Chain]:
         try:

@@ -4,7 +4,7 @@ from time import perf_counter
 
 import numpy as np
 
-from strata.engine.drafts.chain import Chains
+from strata.engine.drafts.chain import Chains, Run
 from strata.engine.drafts.followed import Followed
 from strata.engine.drafts.layer import DraftLayer, Ints
 from strata.engine.drafts.vocabulary import LiveVocabulary
@@ -53,13 +53,15 @@ class Following:
         self.saw(sampled)
         self.chains.catch_up(sequences)
 
-    def draft(self, sequences: Ints, lengths: Ints, output: StepOutput) -> None:
+    def draft(self, sequences: Ints, lengths: Ints, output: StepOutput) -> Run | None:
         """Starts chains after a step whose rows `followed` knows; sequences without one are caught up now and then."""
         begin = perf_counter()
-        if lengths.any():
-            output.chains = self.chains.start(sequences, lengths)
+        run = self.chains.start(sequences, lengths) if lengths.any() else None
+        if run is not None:
+            output.chains = run.wait
         output.draft_ms = (perf_counter() - begin) * 1e3
         self.chains.catch_up(sequences)
+        return run
 
     def saw(self, token_ids: Ints) -> None:
         """Tokens that became output."""

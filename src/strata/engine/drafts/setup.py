@@ -22,6 +22,7 @@ def make_speculation(file: ModelFile, runner: Runner, options: EngineOptions) ->
         DraftOptions(layer, lookup, options.spec, options.spec_min_p), _script_by_id(file), reduced
     )
     made.ahead = lambda: runner.guessing
+    made.verifying = lambda: runner.verifying
     return made
 
 

@@ -1,7 +1,7 @@
 """The host's side of drafts: what is proposed for each sequence, how much of it is verified, what is learned."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
 
@@ -76,7 +76,8 @@ class Speculation:
         self.decision: Decider = Decision()
         self.clock = perf_counter
         self.tamper: Callable[[Request, list[int]], list[int]] | None = None  # tests: other drafts
-        self.ahead: Callable[[], bool] = lambda: False  # whether the next plain step is running already
+        self.ahead: Callable[[], bool] = lambda: False  # whether the next step is running already,
+        self.verifying: Callable[[], bool] = lambda: False  # with all drafts of the chains at hand
         self._fares = Fares()
         self._tracks: dict[Request, Track] = {}
         self._ended_at: float | None = None  # of the step before, where it was one of decoding alone
@@ -93,20 +94,31 @@ class Speculation:
         tracks = [self._track(r) for r in requests]
         left = [_left(r) for r in requests]
         spec, min_p = self.options.spec, self.options.min_p
-        offers = [t.proposal(min(n, spec), self._fares, min_p) for t, n in zip(tracks, left, strict=True)]
-        counts = self._counts(offers)
+        offers: list[Proposal | None]
+        if self.verifying():
+            offers = [t.from_chain(min(n, spec), 0.0) for t, n in zip(tracks, left, strict=True)]
+            counts = [0 if o is None else len(o.token_ids) for o in offers]
+        else:
+            offers = [t.proposal(min(n, spec), self._fares, min_p) for t, n in zip(tracks, left, strict=True)]
+            counts = self._counts(offers)
         chains = self._chains(tracks, left, offers)
-        if self.ahead():  # what runs already is taken first, and nothing is started after it
+        if (
+            self.ahead() and not self.verifying()
+        ):  # what runs already is taken first, and nothing is started after it
             held = plain.hold or any(counts) or any(chains)
             return DecodeRows(plain.sequences, plain.positions, plain.token_ids, hold=held)
         if not any(counts) and not any(chains):
             return plain
+        follow = self.tamper is None and not min_p and not plain.hold
         for i, request in enumerate(requests):
-            cells = int(plain.positions[i]) + 1 + counts[i] + chains[i]
+            cells = int(plain.positions[i]) + 2 + counts[i] + chains[i]
+            follow &= counts[i] + chains[i] < left[i]  # so that all drafts that are made can be verified
             if (counts[i] or chains[i]) and not grow(request, cells):
                 counts[i] = chains[i] = 0
         verified = [o.cut(c) if o is not None and c else None for o, c in zip(offers, counts, strict=True)]
-        return self._drafted(plain, requests, tracks, verified, chains)
+        return replace(
+            self._drafted(plain, requests, tracks, verified, chains), follow=follow and any(chains)
+        )
 
     def _settle(self, owed: "_Owed") -> None:
         """Waits for the chains of the step before, and tells what it took with them."""

@@ -49,12 +49,13 @@ class Track:
 
     def proposal(self, most: int, fares: Fares, min_p: float) -> Proposal | None:
         """The better of the two drafters' proposals, of up to `most` drafts."""
-        layer, lookup = self._from_chain(most, min_p), self._from_text(most, fares)
+        layer, lookup = self.from_chain(most, min_p), self._from_text(most, fares)
         if layer is None or lookup is None:
             return layer or lookup
         return lookup if expected(lookup.reach) > expected(layer.reach) else layer
 
-    def _from_chain(self, most: int, min_p: float) -> Proposal | None:
+    def from_chain(self, most: int, min_p: float) -> Proposal | None:
+        """What the draft layer's chain gives; it is gone then."""
         chain, self.chain = self.chain, None
         if chain is None:
             return None

@@ -14,6 +14,7 @@ from strata.engine.plan import DecodeRows, Ints, StartedSequence, StepOutput, St
 from strata.errors import FaultError, StrataError
 
 if TYPE_CHECKING:
+    from strata.engine.drafts.chain import Run
     from strata.engine.drafts.following import Following
     from strata.engine.runner import Runner
 
@@ -41,7 +42,7 @@ class Verifier:
         if runner.samples.masked:
             output.faults.update(runner.samples.fill_masks(own))
         try:
-            runner.write_rows(plan).submit()
+            runner.start_rows(plan)
             runner.programs.sampler.run()
             runner.samples.counted()
         except FaultError:
@@ -127,19 +128,32 @@ class Verifier:
         for i in np.flatnonzero(tokens[last] < 0).tolist():
             output.faults[int(own[i])] = FaultError("sampling: a row without a token")
         tokens = np.maximum(tokens, 0)
+        run = self._chains(decode, first, kept, tokens, output)  # first: the device waits for nothing else
         runner.commit(dict(zip(own.tolist(), accepted.tolist(), strict=True)))
+        if run is not None and decode.follow and self._goes_on(own, tokens[last], output):
+            runner.verify_ahead(own, decode.positions[last] + 1, tokens[last], run)
         rows = np.concatenate([np.arange(f, f + n) for f, n in zip(first, accepted, strict=True)])
         output.token_ids, output.accepted = tokens[rows], accepted
         runner.samples.commit(own, tokens[last])
         runner.tell(decode.sequences[rows], decode.positions[rows], tokens[rows], rows, output)
         if self._following is not None:
-            self._follow(decode, first, kept, tokens, output)
+            self._following.saw(output.token_ids)
 
-    def _follow(
+    def _goes_on(self, sequences: Ints, token_ids: Ints, output: StepOutput) -> bool:
+        """Whether the next step has the same sequences, and nothing beside them."""
+        stopped = any(
+            t in self._stops.get(s, NO_STOPS)
+            for s, t in zip(sequences.tolist(), token_ids.tolist(), strict=True)
+        )
+        return not (stopped or output.faults or output.plan.reading or output.plan.prompt)
+
+    def _chains(
         self, decode: DecodeRows, first: NDArray[np.int64], kept: list[int], tokens: Ints, output: StepOutput
-    ) -> None:
+    ) -> "Run | None":
+        """Starts the chains that the plan asks for."""
         following, own = self._following, decode.sequences[first]
-        assert following is not None
+        if following is None:
+            return None
         for row, right, sequence in zip(first.tolist(), kept, own.tolist(), strict=True):
             text = np.append(decode.token_ids[row : row + right + 1], tokens[row + right])
             following.followed.accepted(sequence, int(decode.positions[row]), text)
@@ -148,5 +162,4 @@ class Verifier:
         for i, (sequence, token) in enumerate(zip(own.tolist(), last.tolist(), strict=True)):
             if sequence in output.faults or token in self._stops.get(sequence, NO_STOPS):
                 lengths[i] = 0
-        following.saw(output.token_ids)
-        following.draft(own, lengths, output)
+        return following.draft(own, lengths, output)
