@@ -125,6 +125,42 @@ def test_drafts_fade_out_and_return():
     assert play.drafted - losing > 200
 
 
+class Warming(Machine):
+    """As beside a tier: the first rows of a topic miss, and ever fewer of those that follow do."""
+
+    cold = 40
+
+    def step(self, sequences, rows):
+        self.cold = max(self.cold - rows, 0)
+        return super().step(sequences, rows) + self.cold / 40 * 1.5 * rows
+
+
+class Steep(Machine):
+    """Five rows and more cost as much as ten plain steps."""
+
+    def step(self, sequences, rows):
+        return 10.0 if rows >= 5 else super().step(sequences, rows)
+
+
+def test_what_rows_cost_while_much_was_missed_does_not_stay(monkeypatch):
+    def gain():
+        return Play(Warming(*MACHINES["resident"]), lambda at: 0.95).run(2000).gain
+
+    assert gain() > 2.2
+    monkeypatch.setattr("strata.engine.drafts.costs.FADES", 1 << 30)
+    assert gain() < 1.7
+
+
+def test_what_is_far_too_dear_is_not_tried_again(monkeypatch):
+    def gain():
+        return Play(Steep(*MACHINES["resident"]), lambda at: 0.97).run(4000).gain
+
+    best = Play(Steep(*MACHINES["resident"]), lambda at: 0.97, most=3).run(4000).gain
+    assert gain() > 0.9 * best
+    monkeypatch.setattr("strata.engine.drafts.costs.TOO_DEAR", 100.0)
+    assert gain() < 0.87 * best
+
+
 def test_more_rows_where_rows_are_cheap():
     def rows(row):
         costs = StepCosts()

@@ -196,6 +196,8 @@ class Programs:
         for lowered in {*self.step_of, *self.chunks}:
             lowered.prepare()
         self.sampler.prepare()
+        if self.drafter is not None:
+            self.drafter.make_ready()
 
     def of(self, form: Form, rows: int) -> Lowered:
         """The smallest program of a form that holds so many rows."""

@@ -1,10 +1,24 @@
-"""What steps cost on this machine at present, learned from the steps themselves: plain ones, drafted ones, chains."""
+"""What steps cost on this machine at present, learned from the steps themselves: plain ones, drafted ones, chains.
+
+Beside a tier a topic's first steps miss several times as much as later ones, those of more rows most of all. So nothing
+is tried before plain steps have stopped getting faster; and what was not seen for long draws near what fewer rows tell,
+unless it was so dear that finding out would be.
+"""
 
 from dataclasses import dataclass, field
 
 from strata.ops import MAX_DRAFTS, MAX_STEP_ROWS
 
 WEIGHT = 0.15  # of a new measurement
+FADES, FADES_LAST = (
+    48,
+    4096,
+)  # steps in which half of what a cost differs by from that is gone; four times as many each
+AS_BAD = 0.7  # time that it is found as bad again
+TOO_DEAR = 3.5  # plain steps
+NEAR = 1.15  # times what is known: no faster than before
+PATIENCE = 32  # plain steps
+FEW = 3  # measurements of which the least begins
 OUTLIER = 1.5  # times what is known: something else had the machine
 ROW = 0.12  # of a plain step, what another row costs while nothing is known
 PASS = 0.06  # of a plain step, what a pass of the draft layer costs while nothing is known
@@ -21,10 +35,14 @@ class Means:
         """Takes a measurement in; the least of the first three begins."""
         known, seen = self.ms.get(at), self.seen.get(at, 0)
         self.seen[at] = seen + 1
-        if known is None or seen < 3:
+        if known is None or seen < FEW:
             self.ms[at] = ms if known is None else min(ms, known)
         else:
             self.ms[at] = known + WEIGHT * (min(ms, OUTLIER * known) - known)
+
+    def drop(self, at: int) -> None:
+        """Forgets a mean."""
+        del self.ms[at], self.seen[at]
 
     def at(self, x: int) -> float | None:
         """Between what is known; beyond it, nothing."""
@@ -42,19 +60,33 @@ class StepCosts:
 
     def __init__(self) -> None:
         self.plain, self._drafted, self._chain = Means(), Means(), Means()
+        self._last_plain, self._falling = 0.0, False
+        self._steps = 0
+        self._seen: dict[int, int] = {}  # by rows of drafted steps, the last one
+        self._fades: dict[int, int] = {}
         self.plain_age: dict[int, int] = {}  # drafted steps since a plain one of so many rows
 
     def saw_plain(self, rows: int, ms: float) -> None:
         """A step of one row a sequence, and nothing else."""
+        self._steps += 1
+        faster = ms < self._last_plain / NEAR
         self.plain.observe(rows, ms)
+        self._last_plain, self._falling = ms, faster
         self.plain_age[rows] = 0
 
     def saw_drafted(self, sequences: int, rows: int, ms: float, chain: int, chain_ms: float) -> None:
         """A step of `rows` rows in `ms`, and a chain of so many passes after it."""
+        self._steps += 1
+        self._again(rows, ms)
         self._drafted.observe(rows, ms)
         if chain:
             self._chain.observe(chain, chain_ms)
         self.plain_age[sequences] = self.plain_age.get(sequences, 0) + 1
+
+    def settled(self, sequences: int) -> bool:
+        """Whether plain steps have stopped getting faster, or are not going to."""
+        seen = self.plain.seen.get(sequences, 0)
+        return seen >= FEW and (not self._falling or seen >= PATIENCE)
 
     def base(self, sequences: int) -> float | None:
         """A plain step."""
@@ -62,11 +94,33 @@ class StepCosts:
 
     def drafted(self, sequences: int, rows: int) -> float:
         """A step of `rows` rows; from what is known of fewer rows, where it was not measured."""
-        known = self._drafted.at(rows)
-        if known is not None:
+        known, base = self._drafted.at(rows), self.plain.ms.get(sequences, 1.0)
+        age = self._steps - self._seen.get(rows, self._steps)
+        fades = self._fades.get(rows, FADES)
+        if known is None:
+            return self._reckoned(sequences, rows, list(self._drafted.ms))
+        if age <= fades or known > TOO_DEAR * base:
             return known
-        base = self.base(sequences) or 1.0
-        fewer = [k for k in self._drafted.ms if k < rows]
+        fresh = [k for k in self._drafted.ms if self._steps - self._seen[k] <= FADES]
+        reckoned = self._reckoned(sequences, rows, fresh)
+        return reckoned + (known - reckoned) * float(0.5 ** (age / fades))
+
+    def _again(self, rows: int, ms: float) -> None:
+        """So many rows were seen, after a while."""
+        last, fades = self._seen.get(rows, self._steps), self._fades.get(rows, FADES)
+        self._seen[rows] = self._steps
+        if self._steps - last <= fades:
+            return
+        if ms > AS_BAD * self._drafted.ms[rows]:
+            self._fades[rows] = min(4 * fades, FADES_LAST)
+        else:
+            self._drafted.drop(rows)
+            self._fades[rows] = FADES
+
+    def _reckoned(self, sequences: int, rows: int, by: list[int]) -> float:
+        """What steps of so many rows would take by what fewer rows, of those in `by`, do."""
+        base = self.plain.ms.get(sequences, 1.0)
+        fewer = [k for k in by if k < rows]
         start = max(fewer, default=sequences)
         ms = self._drafted.ms.get(start, base)
         slope = ROW * base

@@ -13,7 +13,6 @@ from strata.engine.drafts.purse import FULL, Purse
 from strata.ops import MAX_STEP_ROWS
 
 MARGIN = 1.02  # a gain below this is not worth the noise
-FIRST = 3  # plain steps before anything is tried
 REFRESH = 64  # drafted steps after which a plain one is measured again
 REST = 48  # steps without drafts between trials
 TRIAL = 6  # drafted steps of a trial
@@ -72,7 +71,7 @@ class Decision:
         """Drafts to have in a step of these sequences, each offering up to as many as it has chances. `passes`: of the
         draft layer that they cost; None: as many as the longest chain needs."""
         n, none = len(reaches), [0] * len(reaches)
-        if n >= MAX_STEP_ROWS or self.costs.plain.seen.get(n, 0) < FIRST or not any(reaches):
+        if n >= MAX_STEP_ROWS or not self.costs.settled(n) or not any(reaches):
             return none
         if not self.purse.open or self.costs.plain_age.get(n, 0) >= REFRESH:
             return none

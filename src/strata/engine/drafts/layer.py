@@ -162,6 +162,11 @@ class DraftLayer:
             assert self._ids.live is not None
             self._id_array, self._num_ids = at(self._ids), at(self._ids.live)
 
+    def make_ready(self) -> None:
+        """Prepares every replay, so that the first drafts of so many rows wait for no compiler."""
+        for replay in {id(r): r for r in (self._filling, *self._first_of, *self._next_of)}.values():
+            replay.prepare()
+
     def prepare(self) -> LiveVocabulary | None:
         """What stays as it is from step to step; once, after the backend has its memory. The vocabulary where it is not
         all."""
