@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from strata.backends.cuda.lower import Context
 from strata.backends.cuda.segments import segment_count, staged_bytes, staged_weight_bytes, table_bytes
 from strata.ops.buffers import Weight
-from strata.quants import Format
 
 # Rows of a step whose experts are read together: 0, 4 and 8 % faster with two, four and eight.
 TOGETHER = range(2, 9)
@@ -15,8 +14,7 @@ _RESIDENT = 1024  # threads a multiprocessor that gate's and up's thread blocks 
 _OF_BLOCK = 1024  # bytes that a thread block takes besides
 _CHOICE = 768  # and experts_step.cu's gate and up besides 4 a thread, at most
 _MOST_STATIC = 48 << 10
-# Of the grid of IQ3_XXS, a lane's bank each: no two lanes meet, or two (docs/cuda-rows.md). The first that cost no thread
-# block of a multiprocessor.
+# Of the grid of IQ3_XXS in shared memory (docs/cuda-rows.md); the first that cost no thread block of a multiprocessor.
 COPIES: Sequence[int] = (32, 16)
 
 
@@ -66,8 +64,8 @@ def _tables(e: Experts, copies: int) -> int:
 
 
 def _copies(at: Context, e: Experts, besides: int) -> tuple[int, int]:
-    """Copies of the grid of gate's and up's kernel, and thread blocks that stay on a multiprocessor. `besides`: bytes of
-    shared memory of a thread block but for tables."""
+    """Copies of the grid of gate's and up's kernel, and thread blocks that stay on a multiprocessor. `besides`: shared
+    memory of a thread block but for tables."""
 
     def resident(copies: int) -> int:
         fit = (at.properties.shared + _OF_BLOCK) // (_tables(e, copies) + besides + _OF_BLOCK)
