@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from drafting import Always
+from emulated_driver import EmulatedDriver
 from golden import ALL
 from harness import same_bits
 from test_draft_ops import TYPES, ring_case, some_case
 
 from strata.backends import DRAFTED
 from strata.backends.cpu import CpuBackend
+from strata.backends.cuda import CudaBackend
 from strata.config import EngineOptions
 from strata.engine import Engine, SamplingParams, Status
 from strata.engine.ahead import RunAhead
@@ -152,6 +154,36 @@ def test_some_rows_of_a_weight(name, rows, backend):
     assert not same_bits(run(backend(), damaged=True), want)
 
 
+WHOLE_ROWS = ["Q6_K", "Q8_0", "IQ3_XXS"]
+
+
+@pytest.mark.parametrize("name", WHOLE_ROWS)
+@pytest.mark.parametrize(("rows", "k", "count"), [(1, 2560, 251), (2, 1024, 33), (5, 512, 251), (8, 2560, 1)])
+def test_some_rows_by_thread_blocks_that_stay(name, rows, k, count):
+    """Lists of any length and order, of many turns a warp; in any order of threads."""
+    case, out = some_case(name, rows, k=k, count=count)()
+    want = case.run(CpuBackend(2), out)
+    for seed in (0, 1, 2):
+        driver = EmulatedDriver(seed=seed)
+        driver.properties = replace(driver.properties, multiprocessors=1, shared=227 << 10)
+        backend = CudaBackend(driver, slab_bytes=1 << 20, input_bytes=1 << 16)
+        case, out = some_case(name, rows, k=k, count=count)()
+        assert same_bits(case.run(backend, out), want)
+        assert driver.launched[-1].kernel.entry == "linear_some_staged"
+        assert driver.launched[-1].grid[0] <= 2
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q8_0"])
+def test_some_rows_without_room_for_a_ring(name):
+    case, out = some_case(name)()
+    want = case.run(CpuBackend(2), out)
+    driver = EmulatedDriver()
+    driver.properties = replace(driver.properties, shared=48 << 10)
+    case, out = some_case(name)()
+    assert same_bits(case.run(CudaBackend(driver, slab_bytes=1 << 20, input_bytes=1 << 16), out), want)
+    assert driver.launched[-1].kernel.entry == "linear_some"
+
+
 @pytest.mark.parametrize("recalled", [False, True])
 def test_recent_rows(recalled, backend):
     make = ring_case(20, np.arange(40, 60), np.full(20, 1), recalled=recalled)
@@ -162,7 +194,11 @@ def test_recent_rows(recalled, backend):
 
 
 def test_rows_and_ids_outside_are_faults(backend):
-    for make in (some_case("Q8_0", low=250), ring_case(2, [1, 2], [0, 3])):
+    for make in (
+        some_case("Q8_0", low=250),
+        some_case("Q8_0", k=2560, low=250),
+        ring_case(2, [1, 2], [0, 3]),
+    ):
         case, out = make()
         with pytest.raises(FaultError, match="outside its table"):
             case.run(backend(), out)

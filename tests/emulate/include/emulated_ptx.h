@@ -32,6 +32,12 @@ inline void wait_for_phase(const uint32_t* phases, uint32_t parity) { emulated::
 template <class T> inline void add_up(T*&) {}
 
 inline uint32_t spread_signs(uint32_t v) { return (v >> 7 & 0x01010101u) * 255u; }
+inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+  uint32_t out = __byte_perm(a, b, selector);
+  for (int i = 0; i < 4; ++i)
+    if (selector >> 4 * i & 8u) out = (out & ~(255u << 8 * i)) | (spread_signs(out) & 255u << 8 * i);
+  return out;
+}
 
 // A lane's registers of one int8 product of tiles, 16 rows x 8 columns, `k` values deep (16 or 32): lane 4 g + t has rows
 // g and g + 8 of a, column g of b, and of d rows g, g + 8 at columns 2 t, 2 t + 1. Word i of a holds row g + 8 (i % 2),

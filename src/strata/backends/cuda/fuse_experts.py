@@ -87,6 +87,7 @@ class Experts:
         form = lower_experts.form(at, geometry)
         require(max(form.shared) <= at.properties.shared)
         macros = [*self._macros(geometry, inject), *zip(_STAGED_MACROS, map(int, form.staged), strict=True)]
+        macros.append(("STRATA_COPIES", form.copies))
         if form.ending:
             macros.append(("STRATA_ROWS", at.bucket))
         tier = at.tier if at.tier is not None and at.tier.holds(gate) else None

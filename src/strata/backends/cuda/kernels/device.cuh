@@ -34,6 +34,8 @@ __device__ __forceinline__ int dot4(uint32_t a, uint32_t b, int c) {
   return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
 }
 
+__device__ __forceinline__ uint32_t dot4_unsigned(uint32_t a, uint32_t b, uint32_t c) { return __dp4a(a, b, c); }
+
 // y[token][row] of the four results that a thread has of an mma tile: rows 0 and 8 of tokens 0 and 1.
 __device__ __forceinline__ void store_results(float* y, int n, int tokens, int row, int token, const float4& v) {
   float* at = y + static_cast<int64_t>(token) * n + row;

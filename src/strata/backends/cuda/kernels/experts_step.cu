@@ -1,7 +1,8 @@
 // The experts of a step of few rows in two launches; rows do not share what they read. Macros: STRATA_TYPE, STRATA_UP, STRATA_DOWN (formats of gate, up, down), STRATA_SHARED
 // (of the shared expert's down; left out without one), STRATA_EXPERTS, STRATA_TOP (experts of a row), STRATA_HIDDEN, STRATA_INNER,
 // STRATA_TAKE_LATE (1: rows of some experts come from CPU workers), STRATA_SEGMENTS, STRATA_AHEAD (of hidden), STRATA_INNER_SEGMENTS, STRATA_INNER_AHEAD, STRATA_STREAMS, STRATA_FEATURES (of a thread
-// block of experts_down), STRATA_RENORMALISE, STRATA_STAGED, STRATA_INNER_STAGED (weights through shared memory: of gate and up, of down).
+// block of experts_down), STRATA_RENORMALISE, STRATA_STAGED, STRATA_INNER_STAGED (weights through shared memory: of gate and up, of down),
+// STRATA_COPIES (of the grid of IQ3_XXS, packed_copies.cuh).
 //
 // Every thread block makes the router's choice for itself from the logits: a block that chose for all would be one more wait.
 #include "experts_step.cuh"

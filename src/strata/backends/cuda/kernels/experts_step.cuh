@@ -6,7 +6,7 @@
 #include "expert_late.cuh"
 #endif
 #include "op.cuh"
-#include "packed_signed.cuh"
+#include "packed_copies.cuh"
 #include "staged_weights.cuh"
 #include "step.cuh"
 #include "streams.cuh"
@@ -25,8 +25,8 @@ constexpr int kPlanes = kTop;
 constexpr int kDownThreads = 32 * kPlanes;
 static_assert(kTop <= 31 && kFeatures % kPerWarp == 0 && kInner % 32 == 0 && kHidden % 32 == 0);
 
-using GatePlane = ExpertPlane<STRATA_TYPE>::type;
-using UpPlane = ExpertPlane<STRATA_UP>::type;
+using GatePlane = ExpertPlane<STRATA_TYPE, STRATA_COPIES>::type;
+using UpPlane = ExpertPlane<STRATA_UP, STRATA_COPIES>::type;
 
 // The bytes of a chosen expert's down are brought to the cache: by the `parts` thread blocks that compute its features, each a share.
 __device__ __forceinline__ void fetch_down(const uint8_t* at, uint32_t bytes, uint32_t part, uint32_t parts) {

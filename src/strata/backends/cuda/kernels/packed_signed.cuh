@@ -34,12 +34,4 @@ struct SignedIq3Xxs : Packed<QuantType::IQ3_XXS> {
   }
 };
 
-// How the experts' gate and up are decoded.
-template <QuantType T> struct ExpertPlane {
-  using type = Packed<T>;
-};
-template <> struct ExpertPlane<QuantType::IQ3_XXS> {
-  using type = SignedIq3Xxs;
-};
-
 }  // namespace strata

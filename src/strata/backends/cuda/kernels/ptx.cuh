@@ -78,6 +78,14 @@ __device__ __forceinline__ uint32_t spread_signs(uint32_t v) {
   return mask;
 }
 
+// Byte i: the one that the low three bits of nibble i of `selector` name, of a's and then b's. Bit 3 of each must be clear, which
+// __byte_perm takes an instruction to see to.
+__device__ __forceinline__ uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+  uint32_t d;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));
+  return d;
+}
+
 // int8 m16n8k32 and m16n8k16 with int32 sums; before sm_80 the same fragments go through m8n8k16.
 // d = a * b + c, every element of c the same.
 __device__ __forceinline__ void mma_half(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b, int c) {

@@ -19,17 +19,42 @@ template <int Segs, int Length> struct StagedShape {
   static __device__ __forceinline__ int cell(int j) { return lane_id() * Length + j; }
 
   // Start copying the warp's bytes of a plane: of 16 or 8 a block with padding, or `Bytes` in all without, `Each` at a time.
-  template <int Each> static __device__ __forceinline__ void copy_padded(uint8_t* to, const uint8_t* from) {
+  // `from`(r): where the bytes of row r lie, less those of rows before it.
+  template <int Each, class From> static __device__ __forceinline__ void copy_padded(uint8_t* to, From from) {
+    constexpr int copies = kCells * Each / 16;
 #pragma unroll
-    for (int i = lane_id(); i < kCells * Each / 16; i += 32) copy_async<16>(to + 16 * i + 16 / Each * i / Length * kPad, from + 16 * i);
+    for (int i = lane_id(); i < copies; i += 32) copy_async<16>(to + 16 * i + 16 / Each * i / Length * kPad, from(i * kRows / copies) + 16 * i);
   }
-  template <int Bytes, int Each> static __device__ __forceinline__ void copy(uint8_t* to, const uint8_t* from) {
+  template <int Bytes, int Each, class From> static __device__ __forceinline__ void copy(uint8_t* to, From from) {
+    constexpr int copies = Bytes / Each;
 #pragma unroll
-    for (int i = lane_id(); i < Bytes / Each; i += 32) copy_async<Each>(to + Each * i, from + Each * i);
+    for (int i = lane_id(); i < copies; i += 32) copy_async<Each>(to + Each * i, from(i * kRows / copies) + Each * i);
   }
 };
 
-// `at`: kBytes of this warp, on a border of 16. copy: starts copying rows [first, first + kRows) of n.
+// Rows of a matrix of Blocks blocks a row: neighbours from `first` on, or of a list. at: a plane of `bytes` for every `blocks` blocks, as
+// StagedShape's copies want it. Listed rows are whole copies of 16 bytes, and of 4 of what has a piece for 8 blocks.
+template <int Blocks> struct RowsFrom {
+  size_t first;
+  __device__ __forceinline__ auto at(const uint8_t* plane, int bytes, int blocks = 1) const {
+    const uint8_t* from = plane + first * Blocks * bytes / blocks;
+    return [from](int) { return from; };
+  }
+};
+template <int Blocks, int Rows> struct RowsListed {
+  static_assert(Blocks % 16 == 0, "whole copies of a row");
+  int ids[Rows];
+  __device__ __forceinline__ auto at(const uint8_t* plane, int bytes, int blocks = 1) const {
+    return [this, plane, each = Blocks * bytes / blocks](int r) {
+      int id = ids[0];
+#pragma unroll
+      for (int i = 1; i < Rows; ++i) id = r == i ? ids[i] : id;
+      return plane + static_cast<long long>(id - r) * each;
+    };
+  }
+};
+
+// `at`: kBytes of this warp, on a border of 16. copy: starts copying rows [first, first + kRows) of n; copy_rows: those of RowsFrom or RowsListed.
 // block: block j of this lane's segment.
 template <QuantType T, int Segs, int Length> struct StagedWeights;
 
@@ -42,11 +67,14 @@ template <int Segs, int Length> struct StagedWeights<QuantType::Q6_K, Segs, Leng
   __device__ __forceinline__ StagedWeights(uint8_t* room) : at(room) {}
 
   __device__ __forceinline__ void copy(const uint8_t* w, int n, int first) const {
-    const size_t cells = static_cast<size_t>(n) * S::kBlocks, begin = static_cast<size_t>(first) * S::kBlocks;
-    S::template copy_padded<16>(at, w + begin * 16);
-    S::template copy_padded<8>(at + kHigh, w + cells * 16 + begin * 8);
-    S::template copy<2 * S::kCells, 16>(at + kScale, w + cells * 24 + begin * 2);
-    S::template copy<S::kCells / 4, 4>(at + kD, w + cells * 26 + begin / 4);
+    copy_rows(w, n, RowsFrom<S::kBlocks>{static_cast<size_t>(first)});
+  }
+  template <class Rows> __device__ __forceinline__ void copy_rows(const uint8_t* w, int n, const Rows& rows) const {
+    const size_t cells = static_cast<size_t>(n) * S::kBlocks;
+    S::template copy_padded<16>(at, rows.at(w, 16));
+    S::template copy_padded<8>(at + kHigh, rows.at(w + cells * 16, 8));
+    S::template copy<2 * S::kCells, 16>(at + kScale, rows.at(w + cells * 24, 2));
+    S::template copy<S::kCells / 4, 4>(at + kD, rows.at(w + cells * 26, 2, 8));
   }
   __device__ __forceinline__ Packed<QuantType::Q6_K>::Raw block(int j) const {
     const int b = S::cell(j);
@@ -64,11 +92,14 @@ template <int Segs, int Length> struct StagedWeights<QuantType::Q8_0, Segs, Leng
   __device__ __forceinline__ StagedWeights(uint8_t* room) : at(room) {}
 
   __device__ __forceinline__ void copy(const uint8_t* w, int n, int first) const {
-    const size_t cells = static_cast<size_t>(n) * S::kBlocks, begin = static_cast<size_t>(first) * S::kBlocks;
-    const uint8_t* codes = w + begin * 32;
+    copy_rows(w, n, RowsFrom<S::kBlocks>{static_cast<size_t>(first)});
+  }
+  template <class Rows> __device__ __forceinline__ void copy_rows(const uint8_t* w, int n, const Rows& rows) const {
+    const size_t cells = static_cast<size_t>(n) * S::kBlocks;
+    const auto codes = rows.at(w, 32);
 #pragma unroll
-    for (int i = lane_id(); i < 2 * S::kCells; i += 32) copy_async<16>(at + 16 * (i + i / (2 * Length)), codes + 16 * i);
-    S::template copy<2 * S::kCells, 16>(at + kD, w + cells * 32 + begin * 2);
+    for (int i = lane_id(); i < 2 * S::kCells; i += 32) copy_async<16>(at + 16 * (i + i / (2 * Length)), codes(i / (2 * S::kBlocks)) + 16 * i);
+    S::template copy<2 * S::kCells, 16>(at + kD, rows.at(w + cells * 32, 2));
   }
   __device__ __forceinline__ Packed<QuantType::Q8_0>::Raw block(int j) const {
     const int b = S::cell(j);
@@ -85,10 +116,13 @@ template <int Segs, int Length> struct StagedWeights<QuantType::IQ3_XXS, Segs, L
   __device__ __forceinline__ StagedWeights(uint8_t* room) : at(room) {}
 
   __device__ __forceinline__ void copy(const uint8_t* w, int n, int first) const {
-    const size_t cells = static_cast<size_t>(n) * S::kBlocks, begin = static_cast<size_t>(first) * S::kBlocks;
-    S::template copy_padded<8>(at, w + begin * 8);
-    S::template copy<4 * S::kCells, 16>(at + kSigns, w + cells * 8 + begin * 4);
-    S::template copy<S::kCells / 4, 4>(at + kD, w + cells * 12 + begin / 4);
+    copy_rows(w, n, RowsFrom<S::kBlocks>{static_cast<size_t>(first)});
+  }
+  template <class Rows> __device__ __forceinline__ void copy_rows(const uint8_t* w, int n, const Rows& rows) const {
+    const size_t cells = static_cast<size_t>(n) * S::kBlocks;
+    S::template copy_padded<8>(at, rows.at(w, 8));
+    S::template copy<4 * S::kCells, 16>(at + kSigns, rows.at(w + cells * 8, 4));
+    S::template copy<S::kCells / 4, 4>(at + kD, rows.at(w + cells * 12, 2, 8));
   }
   __device__ __forceinline__ Packed<QuantType::IQ3_XXS>::Raw block(int j) const {
     const int b = S::cell(j);
@@ -105,9 +139,12 @@ template <int Segs, int Length> struct StagedWeights<QuantType::Q2_0, Segs, Leng
   __device__ __forceinline__ StagedWeights(uint8_t* room) : at(room) {}
 
   __device__ __forceinline__ void copy(const uint8_t* w, int n, int first) const {
-    const size_t cells = static_cast<size_t>(n) * S::kBlocks, begin = static_cast<size_t>(first) * S::kBlocks;
-    S::template copy_padded<8>(at, w + begin * 8);
-    S::template copy<S::kCells, 16>(at + kD, w + cells * 8 + begin);
+    copy_rows(w, n, RowsFrom<S::kBlocks>{static_cast<size_t>(first)});
+  }
+  template <class Rows> __device__ __forceinline__ void copy_rows(const uint8_t* w, int n, const Rows& rows) const {
+    const size_t cells = static_cast<size_t>(n) * S::kBlocks;
+    S::template copy_padded<8>(at, rows.at(w, 8));
+    S::template copy<S::kCells, 16>(at + kD, rows.at(w + cells * 8, 2, 2));
   }
   __device__ __forceinline__ Packed<QuantType::Q2_0>::Raw block(int j) const {
     const int b = S::cell(j);
