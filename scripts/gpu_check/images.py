@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_check import decide, first_steps, nodes, prompts
+from gpu_check.drafts import vocabulary
 from gpu_check.files import FILES, Options
 from gpu_check.rehearsal import H200
 from gpu_check.settings import setting
@@ -33,11 +34,12 @@ from strata.config import EngineOptions
 from strata.engine import gpu_experts
 from strata.engine.load import load_model
 from strata.errors import DeviceError
-from strata.synth import PlantedOptions, planted, write_dense, write_planted
+from strata.synth import FULL, PlantedOptions, planted, write_dense, write_planted
 from strata.synth.files import ParallelWriter
 
 _LAYERS = 4  # one of each kind; more have the same kernels
 _LONG = {"kv": "int8", "max_model_len": 32768}
+_DRAFTED = {"kv": "int8", "mtp": "on", "max_model_len": 4096, "draft_vocab": "some"}  # of the ids
 _TIERS = {"kv": "int8", "expert_cache": "200", "max_model_len": 8192}
 
 # File and options of the stages' loads, those left out that have the kernels of another.
@@ -47,6 +49,7 @@ LOADS: list[tuple[str, dict[str, Any]]] = [
     *(("dense-4.gguf", {"kv": kv}) for kv in ("int8", "f16")),
     *((f"dense-{kind}.gguf", {**_LONG, "prefill": "2048"}) for kind in ("Q4_K", "Q8_0", "F16")),
     *(("planted.gguf", {"kv": kv, "mtp": "on"}) for kv in ("f32", "f16", "int8", "k8v4", "q4")),
+    *(("planted.gguf", {**_DRAFTED, **more}) for more in ({"max_num_seqs": 8}, {"expert_cache": "600"})),
     *(("planted-4.gguf", {"kv": kv, "max_model_len": n}) for kv in ("f16", "int8") for n in (192, 65536, 262144)),
     ("planted-8.gguf", {"prefill": "12288", "max_model_len": 12416}),
     ("planted.gguf", {"kv": "int8", "prefill": "auto", "expert_cache": "600", "max_model_len": 262144}),
@@ -161,6 +164,8 @@ def _hollow(path: Path, options: Options) -> Path:
 def _lower(path: Path, options: dict[str, Any], driver: Collector) -> None:
     """Collects the kernels of a load, with those of the lowerings that stages compare."""
     driver.taken = 0
+    if options.get("draft_vocab") == "some":
+        options = {**options, "draft_vocab": vocabulary(path, list(range(FULL.vocab_size)))}
     chosen = EngineOptions(
         device="cpu", **{"prefill": "0", "max_model_len": 4096, "ram_limit_gib": 120, **options}
     )
