@@ -10,13 +10,10 @@ from strata.ops import CHUNK_BLOCK
 
 ALONE_MS = 50.0  # a step's budget when nobody decodes: how soon a step ends for what has come meanwhile
 MOST_CREDIT_MS = 100.0  # what a prompt may save up, and overdraw, before decoding goes on
-GAP_MS = (
-    70.0  # decode rows and the parts before them together, where more than one part is started: parts differ
-)
-PART_STEPS = (
-    3.0  # a part between two yields may last as long as so many decode steps, and what they leave of the gap,
-)
-PART_MS = 25.0  # or so long, where that is more: nobody sees such a gap, and small chunks read slowly
+GAP_MS = 70.0  # a step's rows with the parts before them, where these are several
+SLOW_FOR = 0.97  # what a slow step or part leaves of itself in the next one's bound: topics change again
+PART_STEPS = 3.0  # a part may last as long as so many decode steps, and no longer than they leave of the gap,
+PART_MS = 25.0  # but so long it may, where steps are short or slow: small chunks read slowly
 
 
 class PromptReader:
@@ -33,8 +30,9 @@ class PromptReader:
         self._ending = False  # whether all layers of the chunk are started
         self._credit_ms = 0.0
         self._row_ms = 0.0  # of one row in one part, lately
+        self._slow_row_ms = 0.0  # the same of the slowest
         self._step_ms = 0.0  # of the decode rows, lately
-        self._last_ms = 0.0  # of the last step's
+        self._slow_ms = 0.0  # of the slowest of late
 
     @property
     def busy(self) -> bool:
@@ -55,8 +53,8 @@ class PromptReader:
 
     @property
     def _room_ms(self) -> float:
-        """What decode rows leave of a gap, those that take longest of late."""
-        return max(GAP_MS - max(self._step_ms, self._last_ms), 0.0)
+        """What decode rows leave of a gap where they are slow."""
+        return max(GAP_MS - self._slow_ms, 0.0)
 
     def begin(self, request: Request, rows: ScheduledRows, taps: tuple[tuple[int, int], ...]) -> None:
         """Takes up a chunk, whose pages are there."""
@@ -71,6 +69,7 @@ class PromptReader:
         budget, most = ALONE_MS, inf
         if decoding:  # a chunk's first part may wait for its experts: it is started alone
             budget, most = self._credit_ms, self._room_ms if self._part else 0.0
+            most -= (self._slow_row_ms - self._row_ms) * len(self._rows.token_ids)
         part_ms = self._row_ms * len(self._rows.token_ids)
         return PromptCursor(self._rows, self._part, budget, self._taps, part_ms, most)
 
@@ -79,7 +78,7 @@ class PromptReader:
         decoding = len(output.plan.decode) > 0
         if decoding:
             earned = output.decode_ms * self._share / (1 - self._share)
-            self._last_ms = output.decode_ms
+            self._slow_ms = max(output.decode_ms, SLOW_FOR * self._slow_ms)
             self._step_ms += (output.decode_ms - self._step_ms) * (0.2 if self._step_ms else 1.0)
             most = MOST_CREDIT_MS if self.busy else earned
             self._credit_ms = min(self._credit_ms + earned - output.prompt_ms, most)
@@ -102,6 +101,7 @@ class PromptReader:
     def _learn(self, cursor: PromptCursor, output: StepOutput) -> None:
         if output.part_ms:
             row_ms = output.part_ms / len(cursor.rows.token_ids)
+            self._slow_row_ms = max(row_ms, SLOW_FOR * self._slow_row_ms)
             self._row_ms += (row_ms - self._row_ms) * (0.2 if self._row_ms else 1.0)
 
     def drop(self, request: Request) -> bool:
