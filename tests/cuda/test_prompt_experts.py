@@ -79,7 +79,7 @@ def answers(engine, tokens, between=lambda reader: None):
             found[int(s), int(p)] = row.tobytes()
 
     engine._runner.watch = watch
-    first = engine.add(tokens[:3], SamplingParams(max_tokens=20, temperature=1.0, ignore_eos=True))
+    first = engine.add(tokens[:3], SamplingParams(max_tokens=40, temperature=1.0, ignore_eos=True))
     while not first.output_token_ids:
         engine.step()
     second = engine.add(tokens, SamplingParams(max_tokens=4, temperature=1.0, ignore_eos=True))
@@ -151,6 +151,26 @@ def test_experts_move_while_a_chunk_is_read(path, tokens, resident, monkeypatch,
     assert (answers(r.engine, tokens, mover) == resident) == held
     assert mover.moved > 0
     assert r.backend.tier.prompts.held is False
+
+
+def test_a_chunk_that_is_given_up_before_it_begins(path, tokens, monkeypatch):
+    """What is started later waits for the experts that were sent for it: the ring has one list at a time."""
+    monkeypatch.setattr("strata.engine.reader.MOST_CREDIT_MS", 1e-6)
+    r = GpuRig(path, device(StreamsDriver()), 20, prefill=WIDE, max_num_seqs=2)
+    prompts, driver, waits = r.backend.tier.prompts, r.backend.driver, []
+    answer = r.engine.add(tokens[:3], SamplingParams(max_tokens=40, ignore_eos=True))
+    while not answer.output_token_ids:
+        r.engine.step()
+    request = r.engine.add(tokens, SamplingParams(max_tokens=4))
+    while not prompts.begun:
+        assert answer.finish_reason is None
+        r.engine.step()
+    wait_on = driver.wait_on
+    monkeypatch.setattr(driver, "wait_on", lambda *of: waits.append(of) or wait_on(*of))
+    r.engine.abort(request)
+    r.engine.step()
+    assert waits == [(prompts._ready,)]
+    assert (prompts.begun, prompts.held) == (0, False)
 
 
 def test_a_ring_with_no_room_beside_a_layer(path, tokens, wanted, monkeypatch):

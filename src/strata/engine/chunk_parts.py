@@ -39,7 +39,10 @@ class DecodeTimer:
     @property
     def ms(self) -> float:
         """Milliseconds, when the rows are done; 0 where nothing of prompts is under way, so that the clock tells."""
-        return 0.0 if self._begin is None or self._end is None else self._end.ms_since(self._begin)
+        if self._begin is None or self._end is None:
+            return 0.0
+        self._end.wait()  # what was sampled may be seen a little before it
+        return self._end.ms_since(self._begin)
 
 
 class ChunkParts:

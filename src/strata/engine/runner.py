@@ -101,9 +101,11 @@ class Runner:
         return output
 
     def _read(self, plan: StepPlan, output: StepOutput) -> None:
-        """Starts parts of the plan's chunk, where none is started."""
+        """Starts parts of the plan's chunk, where none is started and it may begin."""
         cursor = plan.prompt
         if cursor is None or output.prompt_part > cursor.part or cursor.rows.sequence in output.faults:
+            return
+        if output.prompt_waits:
             return
         chunk = self.programs.of("chunk", len(cursor.rows.token_ids))
         try:

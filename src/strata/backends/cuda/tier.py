@@ -399,8 +399,6 @@ class ExpertTier:
         if self.prompts.begun == rows:
             self.prompts.begun = 0
             return
-        if self.prompts.begun:
-            self.prompts.arrived()  # two chunks' copies must not meet
         self.prompts.release()
         if nbytes:
             self.lending.lend(nbytes, self.settle)
