@@ -71,6 +71,10 @@ void bind_tiers_gpu(nb::module_& m) {
       .def("set_link", [](GpuDevice& d, float ns_byte) { d.settings().link_ns_byte = ns_byte; }, nb::arg("ns_byte"))
       .def("set_ahead", [](GpuDevice& d, uint32_t most) { d.settings().ahead = most; }, nb::arg("most"))
       .def("set_limit", [](GpuDevice& d, uint64_t ns) { d.settings().limit_ns = ns; }, nb::arg("ns"))
+      .def("lend", [](GpuDevice& d, const std::vector<uint32_t>& slots) { return d.slot_table().lend(slots); }, nb::arg("slots"))
+      .def("give_back", [](GpuDevice& d) { d.slot_table().give_back(); })
+      .def("reading", [](GpuDevice& d, int32_t first, int32_t count) { d.slot_table().reading(first, count); }, nb::arg("first"),
+           nb::arg("count"))
       .def("count", [](GpuDevice& d) { d.counters(); })
       .def("close", &GpuDevice::close, nb::call_guard<nb::gil_scoped_release>())
       .def("started", &GpuDevice::started)

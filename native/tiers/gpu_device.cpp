@@ -25,7 +25,8 @@ GpuSlots::GpuSlots(std::vector<uint64_t> bytes, int32_t num_experts, std::vector
       ring_(ring),
       counters_(counters),
       slots_(std::move(slots)),
-      holder_(bytes_.size() * static_cast<size_t>(num_experts), -1) {
+      holder_(bytes_.size() * static_cast<size_t>(num_experts), -1),
+      lent_(slots_.size(), false) {
   if (slots_.size() > kMaxSlots)
     throw std::invalid_argument(std::to_string(slots_.size()) + " expert slots; at most " + std::to_string(kMaxSlots));
   if (bytes_.size() > kMaxExpertLayers)
@@ -63,7 +64,7 @@ bool GpuSlots::promote(int32_t layer, int32_t expert, uint32_t slot) {
   settle();
   if (!known(layer, expert) || slot >= slots_.size() || holder_[index(layer, expert)] >= 0) return false;
   Slot& s = slots_[slot];
-  if (s.state != kFree || s.bytes < expert_bytes(layer)) return false;
+  if (lent_[slot] || s.state != kFree || s.bytes < expert_bytes(layer)) return false;
   if (!append({s.address, -1, static_cast<int32_t>(index(layer, expert)), slot, 0})) return false;
   s.state = kArriving, s.epoch = load_acquire(&ring_->epoch), s.layer = layer, s.expert = expert;
   holder_[index(layer, expert)] = static_cast<int32_t>(slot);
@@ -77,12 +78,44 @@ bool GpuSlots::retire(int32_t layer, int32_t expert) {
   settle();
   if (!known(layer, expert) || holder_[index(layer, expert)] < 0) return false;
   const auto slot = static_cast<uint32_t>(holder_[index(layer, expert)]);
-  Slot& s = slots_[slot];
-  if (s.state != kResident || !append({s.address, static_cast<int32_t>(index(layer, expert)), -1, slot, 0})) return false;
-  holder_[index(layer, expert)] = -1;
+  return retire(slots_[slot], slot);
+}
+
+bool GpuSlots::retire(Slot& s, uint32_t slot) {
+  if (s.state != kResident) return false;
+  const size_t expert = index(s.layer, s.expert);
+  if (!append({s.address, static_cast<int32_t>(expert), -1, slot, 0})) return false;
+  holder_[expert] = -1;
   s.state = kFree, s.layer = s.expert = -1;
   counters_->add(kRetirements);
   return true;
+}
+
+bool GpuSlots::may_move(int32_t layer) const {
+  const uint64_t reading = reading_;
+  const auto first = static_cast<int32_t>(static_cast<uint32_t>(reading)), count = static_cast<int32_t>(reading >> 32);
+  return (layer - first + num_layers()) % num_layers() >= count;
+}
+
+size_t GpuSlots::lend(const std::vector<uint32_t>& slots) {
+  const std::lock_guard<std::mutex> lock(lock_);
+  settle();
+  size_t left = 0;
+  bool changed = false;
+  for (const uint32_t slot : slots) {
+    if (slot >= slots_.size()) throw std::invalid_argument("no slot " + std::to_string(slot));
+    changed |= !lent_[slot] || slots_[slot].state == kResident;
+    lent_[slot] = true;
+    if (slots_[slot].state != kFree && !retire(slots_[slot], slot)) ++left;
+  }
+  if (changed) emptied_ = written_;
+  const bool applied = static_cast<int32_t>(load_acquire(&ring_->applied) - emptied_) >= 0;
+  return left > 0 || applied ? left : slots.size();
+}
+
+void GpuSlots::give_back() {
+  const std::lock_guard<std::mutex> lock(lock_);
+  lent_.assign(lent_.size(), false);
 }
 
 int32_t GpuSlots::slot_of(int32_t layer, int32_t expert) const {
@@ -93,13 +126,16 @@ int32_t GpuSlots::slot_of(int32_t layer, int32_t expert) const {
 uint32_t GpuSlots::state(uint32_t slot) const {
   const std::lock_guard<std::mutex> lock(lock_);
   settle();
-  return slots_[slot].state;
+  return lent_[slot] && slots_[slot].state == kFree ? kLeaving : slots_[slot].state;
 }
 
 std::vector<Slot> GpuSlots::slots() const {
   const std::lock_guard<std::mutex> lock(lock_);
   settle();
-  return slots_;
+  std::vector<Slot> found = slots_;
+  for (size_t i = 0; i < found.size(); ++i)
+    if (lent_[i] && found[i].state == kFree) found[i].state = kLeaving;
+  return found;
 }
 
 size_t GpuSlots::moving() const {

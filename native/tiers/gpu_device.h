@@ -29,12 +29,22 @@ class GpuSlots : public SlotTable {
   int32_t num_experts() const override { return num_experts_; }
   uint64_t expert_bytes(int32_t layer) const override { return bytes_[static_cast<size_t>(layer)]; }
   uint32_t ended() const override { return load_acquire(&ring_->epoch) - 1; }
+  bool may_move(int32_t layer) const override;
+
+  // `count` layers from `first` on, past the last one from layer 0 again, are read by a prompt chunk, now or soon.
+  void reading(int32_t first, int32_t count) { reading_ = uint64_t{static_cast<uint32_t>(count)} << 32 | static_cast<uint32_t>(first); }
+
+  // Slots that lend their memory: nothing is promoted into them, what lies in them retires. How many are not empty yet, or
+  // all of them until the device has applied what empties them; to be asked again.
+  size_t lend(const std::vector<uint32_t>& slots);
+  void give_back();
 
  private:
   bool known(int32_t layer, int32_t expert) const;
   size_t index(int32_t layer, int32_t expert) const;
   bool append(const SlotChange& change);
   void settle() const;
+  bool retire(Slot& slot, uint32_t number);
 
   const std::vector<uint64_t> bytes_;
   const int32_t num_experts_;
@@ -45,6 +55,9 @@ class GpuSlots : public SlotTable {
   mutable std::vector<Slot> slots_;
   std::vector<int32_t> holder_;                                  // slot of an expert; -1
   mutable std::deque<std::pair<uint32_t, uint32_t>> arriving_;  // number of the change, slot
+  std::vector<bool> lent_;                                       // by slot
+  uint32_t emptied_ = 0;                                         // changes after which lent slots are empty
+  std::atomic<uint64_t> reading_{0};                             // count, first
 };
 
 // Mapped memory that the device is given; its parts in order.
@@ -74,7 +87,7 @@ class GpuDevice : public PolicyDevice {
   GpuDevice(std::shared_ptr<ExpertStore> store, const GpuOptions& options, uint64_t mapped);
   ~GpuDevice() override;
 
-  SlotTable& slot_table() override { return slots_; }
+  GpuSlots& slot_table() override { return slots_; }
   const RouteRing& routes() const override { return *parts_.routes; }
   Counters& counters() override;
   const GpuMapped& parts() const { return parts_; }

@@ -116,7 +116,7 @@ std::vector<Seat> Policy::seats() const {
     const bool kept = coming_[seats.size()] != Seat::kEmpty;
     int64_t holds = Seat::kBusy;
     if (!kept && s.state == kFree) holds = Seat::kEmpty;
-    if (!kept && s.state == kResident) holds = int64_t{s.layer} * experts + s.expert;
+    if (!kept && s.state == kResident && device_->slot_table().may_move(s.layer)) holds = int64_t{s.layer} * experts + s.expert;
     seats.push_back({s.bytes, holds});
   }
   return seats;
@@ -130,7 +130,7 @@ void Policy::swap(const std::vector<uint32_t>& missed) {
   for (const uint32_t e : missed) {
     const bool coming = std::find(coming_.begin(), coming_.end(), int64_t{e}) != coming_.end();
     const auto layer = static_cast<int32_t>(e) / experts, expert = static_cast<int32_t>(e) % experts;
-    if (!coming && residency.slot_of(layer, expert) < 0) wanted.push_back(e);
+    if (!coming && residency.may_move(layer) && residency.slot_of(layer, expert) < 0) wanted.push_back(e);
   }
   std::vector<Swap> swaps;
   {

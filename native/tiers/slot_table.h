@@ -26,6 +26,8 @@ class SlotTable {
   virtual int32_t num_experts() const = 0;
   virtual uint64_t expert_bytes(int32_t layer) const = 0;
   virtual uint32_t ended() const = 0;  // the last epoch that is over, as far as is known
+  // Whether experts of a layer may change places soon; where not, what is asked for waits, and all that is asked for later.
+  virtual bool may_move(int32_t) const { return true; }
 };
 
 // A device whose experts the policy may move.

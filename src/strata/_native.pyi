@@ -264,6 +264,12 @@ class GpuDevice(PolicyDevice):
     def set_link(self, ns_byte: float) -> None: ...
     def set_ahead(self, most: int) -> None: ...
     def set_limit(self, ns: int) -> None: ...
+    def lend(self, slots: list[int]) -> int:
+        """Nothing comes into these slots any more, what is in them leaves; how many the device has yet to empty."""
+    def give_back(self) -> None:
+        """No slot is lent."""
+    def reading(self, first: int, count: int) -> None:
+        """Layers whose experts a prompt chunk reads now or soon: the policy leaves them where they are."""
     def count(self) -> None:
         """Brings the store's counters up to date."""
     def close(self) -> None:

@@ -10,6 +10,7 @@ from strata.engine import Engine, gpu_experts
 from strata.errors import FaultError
 
 STALL, DIE = 1, 2
+LEAVING = 3  # SlotState of tiers.h
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +101,48 @@ def test_guesses_for_the_next_layer(path, wanted, backend, most, monkeypatch):
     assert sum(n.kernel.entry == "fetch_guessed" for n in r.launches(1)) == r.layers - 1
     counts = check(r, wanted)
     assert counts["prefetches"] >= counts["prefetch_used"] > 0
+
+
+def test_slots_that_are_lent_stay_empty(path, wanted, backend):
+    """Steps empty them, as many as there are changes in one; whoever moves experts finds no room there."""
+    r = GpuRig(path, backend(), 20)
+    device, lent = r.device, [3, 17, 18, 19]
+    states = device.slots()
+    assert device.lend(lent) == len(lent)
+    assert [device.slots()[i][1] for i in lent] == [LEAVING] * 4
+    assert not device.promote(*states[3][2:], 3), "it is lent"
+    assert device.promote(*states[3][2:], 20) is False, "there is no such slot"
+    check(r, wanted)
+    assert device.lend(lent) == 0
+    device.give_back()
+    assert device.promote(*states[3][2:], 3)
+    check(r, wanted)
+    assert device.slots()[3] == states[3]
+    with pytest.raises(ValueError, match="no slot 20"):
+        device.lend([20])
+
+
+def test_the_policy_leaves_layers_that_a_chunk_reads_alone(path, backend):
+    """Nothing comes into them or leaves them; when the chunk is through, it does."""
+    r = GpuRig(path, backend(), 30, policy=True)
+    held = set(range(1, r.layers))
+
+    def there():
+        return {tuple(slot[2:]) for slot in r.device.slots() if slot[2] in held}
+
+    def moves(tries):
+        before = there()
+        for _ in range(tries):
+            r.digest((1,) * 8)
+            if there() != before:
+                return True
+        return False
+
+    r.device.reading(1, r.layers - 1)
+    assert not moves(3)
+    r.device.reading(0, 0)
+    assert moves(20)
+    r.policy.close()
 
 
 def test_a_wrong_byte_is_seen(path, wanted, backend):

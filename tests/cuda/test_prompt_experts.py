@@ -10,12 +10,14 @@ from gpu_rig import GpuRig, write_model
 from streams_driver import StreamsDriver
 
 from strata.backends.cuda import CudaBackend, backend, prompt_experts
+from strata.backends.cuda.driver import COMPUTE, COPIES
 from strata.config import EngineOptions
 from strata.engine import Engine, SamplingParams
 from strata.engine.load import load_model
 from strata.memory import plan_parts
 
 NARROW, WIDE = 64, 128
+RESIDENT = 2  # SlotState of tiers.h
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +25,8 @@ def path(tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("prompts") / "planted.gguf")
 
 
-def device(driver=EmulatedDriver):
-    return CudaBackend(driver(), slab_bytes=1 << 20, input_bytes=1 << 18)
+def device(driver=None):
+    return CudaBackend(driver or EmulatedDriver(), slab_bytes=1 << 20, input_bytes=1 << 18)
 
 
 def digest(engine, tokens, rows):
@@ -53,7 +55,7 @@ def wide_from_here(monkeypatch):
 def test_residency(path, tokens, wanted, monkeypatch, slots=30):
     """Of experts and of cells, and whether or not CPU workers take a share."""
     monkeypatch.setattr(sys.modules["strata.memory.plan"], "LEAST_RESIDENT", 16)
-    r = GpuRig(path, device(StreamsDriver), slots, "0.5", prefill=WIDE, kv_resident=16)
+    r = GpuRig(path, device(StreamsDriver()), slots, "0.5", prefill=WIDE, kv_resident=16)
     assert digest(r.engine, tokens, NARROW) == wanted
     shared = r.engine.tier_counts()
     assert shared["prompt_cpu_experts"] > 0
@@ -67,35 +69,108 @@ def test_residency(path, tokens, wanted, monkeypatch, slots=30):
     assert wide <= counts["prompt_copies"] - shared["prompt_copies"] <= 3 * wide
 
 
-def answers(engine, tokens):
-    """A prompt that is read while another answer goes on, and their tokens."""
-    first = engine.add(tokens[:3], SamplingParams(max_tokens=20, temperature=1.0, ignore_eos=True))
+def answers(engine, tokens, between=lambda reader: None):
+    """A prompt that is read while another answer goes on: logits of both by sequence and position; `between` is called
+    after each step."""
+    found = {}
+
+    def watch(sequences, positions, logits):
+        for s, p, row in zip(sequences.ravel(), positions.ravel(), logits, strict=True):
+            found[int(s), int(p)] = row.tobytes()
+
+    engine._runner.watch = watch
+    first = engine.add(tokens[:3], SamplingParams(max_tokens=40, temperature=1.0, ignore_eos=True))
     while not first.output_token_ids:
         engine.step()
     second = engine.add(tokens, SamplingParams(max_tokens=4, temperature=1.0, ignore_eos=True))
     while first.finish_reason is None or second.finish_reason is None:
         engine.step()
+        between(engine.scheduler._reader)
     assert first.error is None and second.error is None
-    return first.output_token_ids, second.output_token_ids
+    return found
 
 
-def test_slots_lend_their_memory(path, tokens, monkeypatch):
+@pytest.fixture(scope="module")
+def resident(path, tokens):
+    """The same of a device with all experts in its memory."""
+    options = EngineOptions(device="cpu", threads=2, prefill=WIDE, max_model_len=192, max_num_seqs=2)
+    return answers(Engine(load_model(path, options, None, device())), tokens)
+
+
+def test_slots_lend_their_memory(path, tokens, resident, monkeypatch):
     """A wide chunk takes it, for cells from RAM too; steps between its layers do without those experts, and afterwards
     others are there."""
     monkeypatch.setattr("strata.engine.reader.MOST_CREDIT_MS", 1e-6)
-    options = EngineOptions(device="cpu", threads=2, prefill=WIDE, max_model_len=192, max_num_seqs=2)
-    resident = answers(Engine(load_model(path, options, None, device())), tokens)
     monkeypatch.setattr(sys.modules["strata.memory.plan"], "LEAST_RESIDENT", 16)
-    r = GpuRig(path, device(StreamsDriver), 62, prefill=WIDE, max_num_seqs=2, kv_resident=32)
-    lend, seen = r.backend.tier.lending.lend, []
-    monkeypatch.setattr(r.backend.tier.lending, "lend", lambda n, s: seen.append(n) or lend(n, s))
+    r = GpuRig(path, device(StreamsDriver()), 62, prefill=WIDE, max_num_seqs=2, kv_resident=32)
+    ask, seen = r.backend.tier.lending.ask, []
+    monkeypatch.setattr(r.backend.tier.lending, "ask", lambda n: seen.append(ask(n)) or seen[-1])
     assert answers(r.engine, tokens) == resident
-    assert seen and seen[0] > NARROW
+    assert seen[:2] == [False, True]  # the steps that decode emptied them
     assert r.backend._stage.lent
     counts = r.counts()
     assert counts["retirements"] >= 20  # the slots were emptied,
     assert counts["promotions"] >= 62 + 20  # and are not empty now
     assert not r.backend.tier.lending.lent
+
+
+class Mover:
+    """Between a chunk's layers, swaps an expert of a layer that the chunk is not at, then those of the layer whose list
+    was made; counts the former that come while the chunk is read."""
+
+    def __init__(self, rig):
+        self._device, self._layers, self._experts = rig.device, rig.layers, rig.backend.num_experts
+        self._coming, self.moved = [], 0
+
+    def __call__(self, reader):
+        if not reader.busy or not 0 < reader._part < self._layers:
+            return
+        states = self._device.slots()
+        self.moved += sum(states[slot][1:] == (RESIDENT, *expert) for slot, expert in self._coming)
+        self._coming.clear()
+        for layer in ((reader._part + 2) % self._layers, reader._part):
+            there = {state[3]: slot for slot, state in enumerate(states) if state[1:3] == (RESIDENT, layer)}
+            absent = [e for e in range(self._experts) if self._device.slot_of(layer, e) < 0]
+            for gone, expert in list(zip(there, absent, strict=False))[
+                : None if layer == reader._part else 1
+            ]:
+                slot = there[gone]
+                swapped = self._device.retire(layer, gone) and self._device.promote(layer, expert, slot)
+                if swapped and layer != reader._part:
+                    self._coming.append((slot, (layer, expert)))
+
+
+@pytest.mark.parametrize(("first", "held"), [(COMPUTE, True), (COPIES, True), (COPIES, False)])
+def test_experts_move_while_a_chunk_is_read(path, tokens, resident, monkeypatch, first, held):
+    """All but those of the layer at hand and the next one; where those move too, it is seen."""
+    monkeypatch.setattr("strata.engine.reader.MOST_CREDIT_MS", 1e-6)
+    r = GpuRig(path, device(StreamsDriver(first)), 20, prefill=WIDE, max_num_seqs=2)
+    if not held:
+        monkeypatch.setattr(r.backend.tier.prompts, "_hold", lambda *layers: None)
+    mover = Mover(r)
+    assert (answers(r.engine, tokens, mover) == resident) == held
+    assert mover.moved > 0
+    assert r.backend.tier.prompts.held is False
+
+
+def test_a_chunk_that_is_given_up_before_it_begins(path, tokens, monkeypatch):
+    """What is started later waits for the experts that were sent for it: the ring has one list at a time."""
+    monkeypatch.setattr("strata.engine.reader.MOST_CREDIT_MS", 1e-6)
+    r = GpuRig(path, device(StreamsDriver()), 20, prefill=WIDE, max_num_seqs=2)
+    prompts, driver, waits = r.backend.tier.prompts, r.backend.driver, []
+    answer = r.engine.add(tokens[:3], SamplingParams(max_tokens=40, ignore_eos=True))
+    while not answer.output_token_ids:
+        r.engine.step()
+    request = r.engine.add(tokens, SamplingParams(max_tokens=4))
+    while not prompts.begun:
+        assert answer.finish_reason is None
+        r.engine.step()
+    wait_on = driver.wait_on
+    monkeypatch.setattr(driver, "wait_on", lambda *of: waits.append(of) or wait_on(*of))
+    r.engine.abort(request)
+    r.engine.step()
+    assert waits == [(prompts._ready,)]
+    assert (prompts.begun, prompts.held) == (0, False)
 
 
 def test_a_ring_with_no_room_beside_a_layer(path, tokens, wanted, monkeypatch):

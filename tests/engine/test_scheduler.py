@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from counting_memory import Memory
 
 from strata.engine.pieces import Cutter
 from strata.engine.plan import StepOutput
@@ -15,59 +16,12 @@ from strata.errors import BusyError
 PARTS = 4  # of a chunk
 
 
-class Memory:
-    """Pages by count; a preempted request starts again from nothing."""
-
-    def __init__(self, pages=1000, sequences=8):
-        self.free, self.places, self.held = pages, list(range(sequences)), {}
-        self.preempted = 0
-
-    def awaits(self, request):
-        return False
-
-    def start(self, request):
-        if not self.places or not self._take(request, request.num_tokens + 1):
-            return False
-        request.sequence = self.places.pop(0)
-        request.num_computed_tokens = max(request.num_tokens - 1, 0) if request.output_token_ids else 0
-        return True
-
-    def _take(self, request, cells):
-        missing = -(-cells // 64) - self.held.get(request, 0)
-        if missing > self.free:
-            return False
-        self.free -= max(missing, 0)
-        self.held[request] = self.held.get(request, 0) + max(missing, 0)
-        return True
-
-    def grow(self, request, cells):
-        return self._take(request, cells)
-
-    def taps(self, request, begin, end):
-        return ()
-
-    def computed(self, request):
-        pass
-
-    def park(self, request, void):
-        self.preempted += 1
-        self.end(request, void)
-        if not request.output_token_ids:
-            request.num_computed_tokens = 0
-
-    def end(self, request, void):
-        if request.sequence >= 0:
-            self.free += self.held.pop(request)
-            self.places = sorted([*self.places, request.sequence])
-            request.sequence = -1
-
-
 class Run:
     """Steps a scheduler as if each part of a chunk took 2 ms for 512 rows, and each decode step 4 ms."""
 
-    def __init__(self, memory=None, parallel=8, prefill=512, limits=None, share=0.4):
+    def __init__(self, memory=None, parallel=8, prefill=512, limits=None, share=0.4, **options):
         self.memory = memory or Memory()
-        options = SchedulerOptions(parallel, share, limits or QueueLimits())
+        options = SchedulerOptions(parallel, share, limits or QueueLimits(), **options)
         self.scheduler = Scheduler(options, Cutter(prefill), self.memory)
         self.ids, self.plans, self.now = iter(range(10**6)), [], 0.0
 
@@ -112,6 +66,21 @@ def test_prompts_are_read_in_blocks_and_tails_by_rows():
     chunks = {(p.prompt.rows.position, len(p.prompt.rows.token_ids)) for p in run.plans if p.prompt}
     assert chunks == {(0, 128), (128, 64)}
     assert [len(t.token_ids) for p in run.plans for t in p.tails] == [8]
+
+
+def test_tails_beside_answers_are_few_where_steps_of_many_rows_are_slow():
+    run = Run(step_rows=8)
+    answers = [run.add(5, output=100) for _ in range(2)]
+    while not all(a.output_token_ids for a in answers):
+        run.step()
+    first = len(run.plans)
+    run.until(run.add(40, output=1))
+    tails = [sum(len(t.token_ids) for t in p.tails) for p in run.plans[first:] if p.tails]
+    assert tails == [6] * 6 + [4]
+    run.until(*answers)
+    first = len(run.plans)
+    run.until(run.add(40, output=1))
+    assert [len(t.token_ids) for p in run.plans[first:] for t in p.tails] == [32, 8]
 
 
 def test_decoding_keeps_its_share_of_the_time():

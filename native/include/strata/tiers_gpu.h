@@ -9,6 +9,7 @@
 //   arriving     the replay that takes the change copies the expert into the slot and writes the entry; the host sees
 //                `applied` reach the change's number -> resident
 //   resident     retire: a change with `leaving` is appended -> free; whatever is appended later finds it left
+//   lent         lend: nothing is promoted into it until it is given back; to whoever asks it is leaving
 //
 // Copies of the staging ring are numbered over the life of the device, from 1; copy n lies in place (n - 1) % places until
 // copy n + places begins. Until then it serves as a cache: an expert that missed a moment ago is found there, and
@@ -29,6 +30,17 @@ struct SlotChange {
   int32_t leaving, coming;
   uint32_t slot, pad;
 };
+
+// Layers [first, first + count), whose experts a prompt chunk reads where the table said when it listed what it lacks.
+struct HeldLayers {
+  int32_t first, count;
+};
+
+STRATA_HD bool touches(const SlotChange& change, const HeldLayers& held, int32_t experts) {
+  const int32_t number = change.leaving >= 0 ? change.leaving : change.coming;
+  const int32_t layer = number / experts - held.first;
+  return layer >= 0 && layer < held.count;
+}
 
 // In mapped memory. `written` counts changes by the host, `applied` those whose copies are done.
 struct ChangeRing {

@@ -39,6 +39,10 @@ class Replay(Protocol):
         """Starts ops [begin, end) with the inputs as they are now, after everything that was started before. A backend
         that does not run ahead computes them and may raise FaultError."""
 
+    def ready(self) -> bool:
+        """Of a program in parts: takes a step towards the first one, beside steps that go on; whether it may start. The
+        first part starts without being asked, too, and may have to wait for what is missing."""
+
     def wait(self) -> None:
         """Until what was submitted last is done."""
 

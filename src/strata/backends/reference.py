@@ -99,6 +99,10 @@ class ReferenceReplay:
         """As `run`: nothing is done later."""
         self.run(begin, end)
 
+    def ready(self) -> bool:
+        """Always."""
+        return True
+
     def wait(self) -> None:
         """Everything is done."""
 

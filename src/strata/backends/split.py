@@ -119,6 +119,10 @@ class SplitReplay:
         if self._run_host(begin, end):
             self._device.submit(*self._of_device(begin, end))
 
+    def ready(self) -> bool:
+        """What the device says."""
+        return self._device.ready()
+
     def _run_host(self, begin: int, end: int | None) -> bool:
         """Runs what is the host's; whether anything is the device's."""
         if begin < self._cut:

@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.engine import Engine, SamplingParams
-from strata.engine.plan import ScheduledRows
+from strata.engine.plan import ScheduledRows, StepOutput
 from strata.errors import ContextLengthError, FaultError
 from strata.ops.experts import ExpertDown, ExpertGateUp
 from strata.ops.linear import LinearF, LinearQ
 from strata.ops.op import Op
 
 _SEED = 20
-_RUNNING = 8  # tokens of an answer that is under way
+_RUNNING = 128  # tokens of an answer that is under way: the experts of its topics have come
+_LONGEST = 8  # gaps that are told
 _WARM_UP = 256  # tokens that are decoded before, of another part of the text
 
 
@@ -169,25 +170,48 @@ class ChunkTimeline:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """Milliseconds from one step's end to the next one's, and of what it told: its rows, the parts of prompts that it
+    started and those that the step before started, which its rows came after; rows of the chunk and the part that comes
+    next, 0 where none was read."""
+
+    ms: float
+    decode_ms: float
+    prompt_ms: float
+    before_ms: float
+    rows: int
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
 class Beside:
-    """A prompt read beside running answers: its time, and of each answer tokens a second and the longest gap (ms)."""
+    """A prompt read beside running answers: its time, of each answer tokens a second and the longest gap (ms), the
+    longest steps, and the median one."""
 
     prompt: PromptTime
     answers: tuple[tuple[float, float], ...]
+    gaps: tuple[Gap, ...]
+    median_ms: float
 
 
-def read_beside(engine: Engine, prompt: Sequence[int], starts: Sequence[Sequence[int]]) -> Beside:
-    """Reads a prompt while answers to `starts` go on."""
+def read_beside(
+    engine: Engine, prompt: Sequence[int], starts: Sequence[Sequence[int]], running: int = _RUNNING
+) -> Beside:
+    """Reads a prompt while answers to `starts` go on, each of which has `running` tokens by then."""
     most = engine.max_model_len - max(len(s) for s in starts) - 1
     going = [engine.add(s, SamplingParams(max_tokens=most, ignore_eos=True)) for s in starts]
-    while any(len(r.output_token_ids) < _RUNNING for r in going):
+    while any(len(r.output_token_ids) < running for r in going):
         engine.step()
     request = engine.add(prompt, SamplingParams(max_tokens=1))
     seen: list[list[float]] = [[perf_counter()] for _ in going]
     counts = [len(r.output_token_ids) for r in going]
+    steps: list[Gap] = []
+    before, before_ms = perf_counter(), 0.0
     while request.finish_reason is None:
-        engine.step()
+        output = engine.step()
         now = perf_counter()
+        steps.append(_gap(1e3 * (now - before), output, before_ms))
+        before, before_ms = now, output.prompt_ms
         for i, r in enumerate(going):
             if len(r.output_token_ids) > counts[i]:
                 counts[i] = len(r.output_token_ids)
@@ -200,4 +224,12 @@ def read_beside(engine: Engine, prompt: Sequence[int], starts: Sequence[Sequence
         ((len(times) - 1) / (times[-1] - times[0]), 1e3 * max(b - a for a, b in pairwise(times)))
         for times in seen
     )
-    return Beside(PromptTime(len(prompt), request.timings.first_token - request.timings.arrived), rates)
+    longest = tuple(sorted(steps, key=lambda gap: -gap.ms)[:_LONGEST])
+    time = PromptTime(len(prompt), request.timings.first_token - request.timings.arrived)
+    return Beside(time, rates, longest, statistics.median(gap.ms for gap in steps))
+
+
+def _gap(ms: float, output: StepOutput, before_ms: float) -> Gap:
+    cursor = output.plan.prompt
+    rows = 0 if cursor is None else len(cursor.rows.token_ids)
+    return Gap(ms, output.decode_ms, output.prompt_ms, before_ms, rows, output.prompt_part)

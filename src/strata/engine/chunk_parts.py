@@ -6,6 +6,7 @@ passed, which may be a step later. Until then their time is an estimate, and the
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 
 from strata.backends import Backend, Stamp
 from strata.engine.plan import PromptCursor, StepOutput, StepPlan
@@ -38,7 +39,10 @@ class DecodeTimer:
     @property
     def ms(self) -> float:
         """Milliseconds, when the rows are done; 0 where nothing of prompts is under way, so that the clock tells."""
-        return 0.0 if self._begin is None or self._end is None else self._end.ms_since(self._begin)
+        if self._begin is None or self._end is None:
+            return 0.0
+        self._end.wait()  # what was sampled may be seen a little before it
+        return self._end.ms_since(self._begin)
 
 
 class ChunkParts:
@@ -51,24 +55,31 @@ class ChunkParts:
     def start(
         self, chunk: Lowered, cursor: PromptCursor, output: StepOutput, submit: Callable[[Lowered, int], None]
     ) -> None:
-        """Starts parts by `submit`, at least one, until those that are started fill the budget; `prompt_part` says
-        which comes next, and is the head's where the chunk's layers are all started."""
+        """Starts parts by `submit`, at least one, until those that are started fill the budget, or one more would take
+        them beyond the most; `prompt_part` says which comes next, and is the head's where the chunk's layers are all
+        started. Where a most is set and nobody knows how long a part takes, one is started and not waited for."""
+        output.prompt_part, output.prompt_parts = cursor.part, chunk.head
+        if cursor.part >= chunk.head:
+            return
         moments, done, spent, each, part = [self._backend.stamp()], 0, 0.0, cursor.part_ms, cursor.part
         while part < chunk.head:
             submit(chunk, part)
             part += 1
             moments.append(self._backend.stamp())
+            if not each and isfinite(cursor.most_ms):
+                break
             if not each or len(moments) - 1 - done > AHEAD:
                 done += 1
                 moments[done].wait()
                 chunk.replay.check()
                 spent = moments[done].ms_since(moments[0])
                 each = spent / done
-            if spent + each * (len(moments) - 1 - done) >= cursor.budget_ms:
+            started = spent + each * (len(moments) - 1 - done)
+            if started >= cursor.budget_ms or started + each > cursor.most_ms:
                 break
         told = spent + each * (len(moments) - 1 - done)
         self._spans.append(_Span(moments[0], moments[-1], len(moments) - 1, told))
-        output.prompt_part, output.prompt_parts, output.prompt_ms = part, chunk.head, told
+        output.prompt_part, output.prompt_ms = part, told
 
     def drain(self) -> None:
         """Waits for all parts that are under way."""

@@ -7,7 +7,6 @@ from strata import hw, log
 from strata.backends import Backend
 from strata.config import EngineOptions
 from strata.engine.rates import machine_costs
-from strata.engine.residency import ResidencyPolicy
 from strata.engine.shares import cpu_share
 from strata.gguf import ModelFile
 from strata.memory import Placement
@@ -87,13 +86,6 @@ def set_gpu_costs(backend: Backend, model: Model, options: EngineOptions) -> Non
         return
     costs = machine_costs(trunk_expert_layers(model)[0], _workers(options), options.isa, tier.link_rate)
     tier.set_costs(replace(costs, cpu_post=_POST_NS).values())
-
-
-def pause_while_lending(backend: Backend, policy: ResidencyPolicy) -> None:
-    """The policy moves nothing while slots are emptied for a prompt."""
-    tier = getattr(backend, "tier", None)
-    if tier is not None:
-        tier.lending.pause = policy.paused
 
 
 def _workers(options: EngineOptions) -> int:

@@ -10,7 +10,7 @@ from strata.engine.assemble import Around, assemble
 from strata.engine.drafts import DraftReport
 from strata.engine.drafts.layer import layer_options
 from strata.engine.drafts.setup import make_speculation, report, say
-from strata.engine.gpu_experts import expect_weights, hold_experts, pause_while_lending, set_gpu_costs
+from strata.engine.gpu_experts import expect_weights, hold_experts, set_gpu_costs
 from strata.engine.offload import split
 from strata.engine.pieces import Cutter
 from strata.engine.planning import check_after_load, gpu_measure, make_plan, open_with_draft
@@ -108,8 +108,6 @@ def load_model(
         runner.following.vocabulary = runner.following.layer.prepare()
     check_after_load(placement, _machine(options, backend))
     policy = start_policy(backend, file, placement, options.link_limit_gbps * 1e9)
-    if policy is not None and experts is not None and backend.name == "cuda":
-        pause_while_lending(backend, policy)
     _schedule_misses(model, options, backend)
     speculation = make_speculation(file, runner, options)
     drafts = report(speculation, runner, options)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,13 +73,15 @@ NO_DECODE = DecodeRows(NO_ROWS, NO_ROWS, NO_ROWS)
 class PromptCursor:
     """A prompt chunk of whole blocks of 64 in the chunk form, which a step runs for `budget_ms` from part `part` on; a
     part ends after each layer. `taps` are (position, slot): where its state is written out, and to which slot.
-    `part_ms`: how long a part will take, 0 where nobody knows."""
+    `part_ms`: how long a part will take, 0 where nobody knows. `most_ms`: parts beyond the first are started only where
+    all of them take no longer, though the budget may allow it."""
 
     rows: ScheduledRows
     part: int
     budget_ms: float
     taps: tuple[tuple[int, int], ...] = ()
     part_ms: float = 0.0
+    most_ms: float = inf
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,7 @@ class StepOutput:
     prompt_token_ids: dict[int, int] = field(default_factory=dict)  # by request
     prompt_part: int = 0  # where the cursor goes on; 0: the chunk is complete
     prompt_parts: int = 0  # of the chunk in all
+    prompt_waits: bool = False  # the chunk could not begin yet
     accepted: Ints | None = None
     cut: dict[int, bool] = field(
         default_factory=dict

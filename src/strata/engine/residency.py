@@ -2,8 +2,7 @@
 
 import hashlib
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -63,16 +62,6 @@ class ResidencyPolicy:
     def steps(self) -> int:
         """Steps learned from."""
         return self._policy.steps
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Nothing moves meanwhile."""
-        self._policy.stop()
-        try:
-            yield
-        finally:
-            if self._end.alive:
-                self._policy.start()
 
     def close(self) -> None:
         """Ends the thread and saves; a second call does nothing."""

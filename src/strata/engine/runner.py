@@ -102,13 +102,18 @@ class Runner:
         return output
 
     def _read(self, plan: StepPlan, output: StepOutput) -> None:
-        """Starts parts of the plan's chunk, where none is started."""
+        """Starts parts of the plan's chunk, where none is started and it may begin."""
         cursor = plan.prompt
         if cursor is None or output.prompt_part > cursor.part or cursor.rows.sequence in output.faults:
+            return
+        if output.prompt_waits:
             return
         chunk = self.programs.of("chunk", len(cursor.rows.token_ids))
         try:
             if cursor.part == 0:
+                output.prompt_waits = len(plan.decode) > 0 and not chunk.replay.ready()
+                if output.prompt_waits:
+                    return
                 self._begin_chunk(chunk, cursor)
             self._parts.start(chunk, cursor, output, self._start_part)
         except FaultError as fault:
@@ -124,12 +129,13 @@ class Runner:
             self.following.chunk_begins(cursor.rows)
 
     def _read_end(self, plan: StepPlan, output: StepOutput) -> None:
-        """What follows a chunk's last layer, when all of them are started: waits for them."""
+        """What follows a chunk's last layer, when all of them are started: waits for them. Beside rows that decode that
+        is in the next step, whose rows come after them."""
         if plan.prompt is None or plan.prompt.rows.sequence in output.faults:
             return
         rows = plan.prompt.rows
         chunk = self.programs.of("chunk", len(rows.token_ids))
-        if output.prompt_part < chunk.head:
+        if output.prompt_part < chunk.head or (len(plan.decode) and plan.prompt.part < chunk.head):
             return
         output.prompt_part = 0
         try:

@@ -15,6 +15,8 @@ from strata.engine.waiting import QueueLimits, QueuePlace, WaitingRoom
 from strata.errors import StrataError
 from strata.ops import MAX_STEP_ROWS
 
+FEWEST_TAIL_ROWS = 4  # of prompts' tails in a step, however many rows decode
+
 
 class SequenceMemory(Protocol):
     """Where sequences live: places, pages, and what was kept of others. Works between steps."""
@@ -201,8 +203,12 @@ class Scheduler:
         return max(self.running, key=lambda r: (not r.output_token_ids, r.timings.started, r.request_id))
 
     def _tails(self) -> tuple[ScheduledRows, ...]:
-        """Of prompts whose next tokens take the step form, as many rows as fit beside the decoding ones."""
-        tails, left = [], MAX_STEP_ROWS - len(self._batch.current)
+        """Of prompts whose next tokens take the step form, as many rows as fit beside the decoding ones: few where
+        a step of many rows is slow, since those that decode wait for it."""
+        tails, decoding = [], len(self._batch.current)
+        left = MAX_STEP_ROWS - decoding
+        if decoding:
+            left = min(left, max(self._options.step_rows - decoding, FEWEST_TAIL_ROWS))
         for request in self._prompts:
             begin = request.num_computed_tokens
             piece = self._cutter.cut(begin, request.num_tokens - begin)

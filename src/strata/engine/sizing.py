@@ -104,6 +104,10 @@ class CountingBackend:
         """Nothing is ever run."""
         raise NotImplementedError
 
+    def ready(self) -> bool:
+        """Always."""
+        return True
+
     def wait(self) -> None:
         """Nothing was started."""
 

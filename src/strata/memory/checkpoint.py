@@ -76,11 +76,16 @@ def take_checkpoint(
     state: StatePool, array: ArrayOf, slot: int, position: int, pages: Sequence[int] | None = None
 ) -> Checkpoint:
     """A checkpoint of a slot that is settled at `position`; with the contents of `pages` where they are given."""
-    parts = [(b.name, array(b)[where].copy()) for b, where in _places(state, slot, position)]
+    parts = [(b.name, _own(array(b)[where])) for b, where in _places(state, slot, position)]
     if pages is not None:
         held = list(pages[: -(-position // PAGE_CELLS)])
-        parts += [(b.name, array(b)[held].copy()) for b in state.paged()]
+        parts += [(b.name, _own(array(b)[held])) for b in state.paged()]
     return Checkpoint(position, tuple(parts), state_fingerprint(state))
+
+
+def _own(part: NDArray[Any]) -> NDArray[Any]:
+    """A copy of what is a view; what came from a device is nobody else's already, and megabytes."""
+    return part if part.base is None else part.copy()
 
 
 def put_checkpoint(

@@ -170,6 +170,10 @@ class CpuReplay:
         """As `run`: nothing is done later."""
         self.run(begin, end)
 
+    def ready(self) -> bool:
+        """Always."""
+        return True
+
     def wait(self) -> None:
         """Everything is done."""
 

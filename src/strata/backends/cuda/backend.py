@@ -221,7 +221,7 @@ class CudaBackend:
             self._workers(program, arena), asked.tell, self._tables.failure,
         )  # fmt: skip
         replay.scratch = context.buffer
-        replay.lent, replay.staged = scratch.lent, staged
+        replay.lent, replay.staged, replay.chunk = scratch.lent, staged, arena == "chunk"
         if before and wide:
             replay.stream(self._expert_ops(program))
         if program.bucket == 1 and "layer.0" in program.marks and not self._told:

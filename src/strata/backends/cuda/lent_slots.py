@@ -1,22 +1,19 @@
 """Expert slots that lend their memory to a prompt chunk's scratch, and get experts back afterwards.
 
-Scratch takes the end of the slots' memory. Their experts leave before a chunk begins, and the residency table stands
-still (`PromptExperts.hold`) until chunks are over. Then those experts come that the prompt used most, so that decoding
-begins warm; they are copied by the steps that follow, some hundreds in each.
+Scratch takes the end of the slots' memory. Their experts leave before a chunk begins, and nobody brings others there
+until chunks are over. Then those experts come that the prompt used most, so that decoding begins warm; they are copied
+by the steps that follow, some hundreds in each.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strata import _native
 
-_RESIDENT = 2  # SlotState of native/include/strata/tiers.h
-_FREE = 0
-_AT_ONCE = 512  # kChangesAtOnce of native/include/strata/tiers_gpu.h
+_FREE = 0  # SlotState of native/include/strata/tiers.h
 
 
 class LentSlots:
@@ -29,10 +26,9 @@ class LentSlots:
         self._blob_bytes = np.array(blob_bytes, np.int64)
         self.begin = min((at for at, _ in slots), default=0)
         self.end = max((at + size for at, size in slots), default=0)
-        self.pause: Callable[[], AbstractContextManager[None]] = (
-            nullcontext  # of whoever moves experts meanwhile
-        )
         self.lent: list[int] = []  # numbers of slots
+        self._asked = 0  # bytes
+        self._empty = True
         self._held: list[tuple[int, int]] = []  # (layer, expert) that were in them
 
     @property
@@ -40,34 +36,33 @@ class LentSlots:
         """Bytes of all slots."""
         return self.end - self.begin
 
+    def ask(self, nbytes: int) -> bool:
+        """Asks for the slots that the last so many bytes touch; whether all are empty. Steps empty them, some hundreds
+        in each."""
+        if nbytes > self._asked:
+            first, states, known = self.end - nbytes, self._device.slots(), set(self.lent)
+            wanted = [i for i, (at, size) in enumerate(self._slots) if at + size > first]
+            self._held += [states[i][2:] for i in wanted if i not in known and states[i][2] >= 0]
+            self.lent, self._asked, self._empty = wanted, nbytes, False
+        if not self._empty:
+            self._empty = not self._device.lend(self.lent)
+        return self._empty
+
     def lend(self, nbytes: int, settle: Callable[[], None]) -> None:
-        """Empties the slots that the last so many bytes touch; `settle` applies changes at once. Nothing runs."""
-        first = self.end - nbytes
-        wanted = [i for i, (at, size) in enumerate(self._slots) if at + size > first]
-        if set(wanted) <= set(self.lent):
-            return
-        with self.pause():
-            while self._device.moving:
-                settle()
-            states = self._device.slots()
-            for i in wanted:
-                _, state, layer, expert = states[i]
-                if state == _RESIDENT and self._device.retire(layer, expert):
-                    self._held.append((layer, expert))
-                    if len(self._held) % _AT_ONCE == 0:
-                        settle()
+        """The same at once; `settle` applies what was asked for."""
+        while not self.ask(nbytes):
             settle()
-        self.lent = sorted({*self.lent, *wanted})
 
     def give_back(self, used: NDArray[np.uint32]) -> None:
         """Asks for experts into the slots that are free again: those with the most pairs in `used` [layers, experts],
         then those that were there before."""
+        self._device.give_back()
         states = self._device.slots()
         free: dict[int, list[int]] = {}
         for i in self.lent:
             if states[i][1] == _FREE:
                 free.setdefault(states[i][0], []).append(i)
-        self.lent = []
+        self.lent, self._asked, self._empty = [], 0, True
         experts = used.shape[1]
         order = np.argsort(-used.reshape(-1).astype(np.int64), kind="stable")
         count = int(np.count_nonzero(used))

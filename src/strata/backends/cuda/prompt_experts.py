@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends.cuda.chunk_share import ChunkShare
-from strata.backends.cuda.driver import COPIES, Arg, Driver, Launch
+from strata.backends.cuda.driver import COMPUTE, COPIES, Arg, Driver, Launch
 from strata.backends.cuda.lower import Context, ints, launch, pointer
 from strata.backends.cuda.memory import ALIGNMENT
 from strata.ops.buffers import Weight
@@ -32,6 +32,12 @@ _THREADS = 256
 _COPIERS, _FEW_COPIERS = 48, 20
 _SOON = 1024  # rows of a chunk that is computed sooner than its experts are sent
 _BESIDE, _REST, _ALL = 0, 1, 2
+_HELD = (
+    2  # layers whose experts must stay: that which computes, and the next one, whose list is made meanwhile
+)
+_SOON_HELD = (
+    4  # further layers that the policy leaves alone: a chunk gets so far before what it asks for is applied
+)
 
 
 class PromptExperts:
@@ -46,7 +52,8 @@ class PromptExperts:
         assert places >= experts, "a layer may lack all of its experts"
         self._tables = driver.allocate(8 * layers * 3 * experts)
         self._lists = -(-(16 + 4 * experts) // 16) * 16
-        self._counts = driver.allocate_host(32)  # u64 experts, bytes; u32 hold
+        self._counts = driver.allocate_host(32)  # u64 experts, bytes
+        self._held_layers = driver.allocate(8)  # HeldLayers of tiers_gpu.h
         self._used = driver.allocate(4 * layers * experts)
         parts = [driver.allocate(place * places), place, driver.allocate(8), self._tables]
         parts += [driver.allocate(layers * self._lists), self._counts.address, self._used]
@@ -56,6 +63,11 @@ class PromptExperts:
         self._graphs: dict[tuple[int, int, int, int], Any] = {}
         self._grid = _COPIERS
         self._ready, self._done = driver.event(), driver.event()
+        self._holds: dict[tuple[int, int], Any] = {}
+        self.held = False  # whether experts of any layer must stay where they are
+        self.begun = (
+            0  # rows of the program whose first layer's experts are under way before its chunk begins
+        )
 
     def table(self, weight: Weight) -> int | None:
         """Address of uint64 [num_experts] for a stack in tiers, as chunks read it."""
@@ -63,19 +75,32 @@ class PromptExperts:
         return None if at is None else self._tables + 8 * at * self._tier.num_experts
 
     @property
-    def hold_address(self) -> int:
+    def held_address(self) -> int:
         """Of what kernels look at before they change the residency table."""
-        return self._counts.address + 16
+        return self._held_layers
 
-    def hold(self, held: bool) -> None:
-        """Whether experts must stay where they are: the lists of a wide chunk are made before steps that may come
-        between its layers. Counts for whatever is started from now on."""
-        self._counts.array.view(np.uint32)[4] = held
+    def _hold(self, first: int, count: int = _HELD) -> None:
+        """Experts of these layers must stay where they are, in steps that are started from now on: a wide chunk's list
+        of a layer is made before steps that may come between it and the products."""
+        self._driver.replay(self._hold_graph(first, count))
+        self.held = count > 0
+        self._tier.device.reading(first, count + _SOON_HELD if count else 0)
 
-    @property
-    def held(self) -> bool:
-        """Whether experts stay where they are."""
-        return bool(self._counts.array.view(np.uint32)[4])
+    def _hold_graph(self, first: int, count: int) -> Any:
+        if (first, count) not in self._holds:
+            args: list[Arg] = [pointer(self._held_layers), *ints(first, count)]
+            node = launch("prompt_experts.cu", "hold_layers", 1, 1, args, macros=self._tier.macros(0))
+            self._holds[first, count] = self._driver.record([node], COMPUTE)
+        return self._holds[first, count]
+
+    def release(self) -> None:
+        """No chunk is under way: all experts may move. Those that were sent for one that did not begin arrive before
+        what is started from now on: the ring has one list at a time."""
+        if self.begun:
+            self.arrived()
+            self.begun = 0
+        if self.held:
+            self._hold(0, 0)
 
     def take_used(self) -> NDArray[np.uint32]:
         """Pairs that chunks gave each expert since this was last asked, [layers, experts]."""
@@ -117,9 +142,9 @@ class PromptExperts:
 
     def begin(self, layer: int, rows: int) -> None:
         """The first layer's experts of a chunk of a program of so many rows, when everything that was started before is
-        done; they stay until `hold`."""
+        done."""
         self._grid = self._copiers(rows)
-        self.hold(True)
+        self._hold(layer)
         self._driver.signal(self._done)
         self._driver.wait_on(self._done, COPIES)
         self._run(layer, layer, _ALL)
@@ -134,7 +159,9 @@ class PromptExperts:
         self._driver.wait_on(self._ready)
 
     def rest(self, layer: int, beside: int) -> None:
-        """The rest of a layer's experts, when all that was started before, the layer `beside` included, is done."""
+        """The rest of a layer's experts, when all that was started before, the layer `beside` included, is done. Those
+        of layer `beside` may move then."""
+        self._hold(layer)
         self._driver.signal(self._done)
         self._driver.wait_on(self._done, COPIES)
         self._run(layer, beside, _REST)
@@ -143,6 +170,9 @@ class PromptExperts:
     def prepare(self, layers: Sequence[int], rows: int) -> None:
         """Records what chunks of a program of so many rows over these layers will ask for."""
         self._grid = self._copiers(rows)
+        self._hold_graph(0, 0)
+        for layer in layers:
+            self._hold_graph(layer, _HELD)
         self._graph(layers[0], layers[0], _ALL)
         for before, layer in pairwise(layers):
             self._graph(layer, before, _BESIDE)

@@ -57,6 +57,7 @@ class CudaReplay:
         self._streamed: dict[int, int] = {}
         self.staged: StagedChunk | None = None  # of a chunk that reads spilled cells from a stage
         self.lent = 0  # bytes of expert slots that the program takes while a chunk is read
+        self.chunk = False  # whether it reads a prompt
         self._done = driver.event()
         self.scratch: Callable[[Buffer], int] | None = None  # addresses, once it is lowered
 
@@ -75,12 +76,14 @@ class CudaReplay:
 
     def stream(self, layers: dict[int, int]) -> None:
         """From now on the routed experts that begin at these ops, of these layers, arrive on a stream of their own."""
+        numbers = list(layers.values())
+        assert numbers == list(range(numbers[0], numbers[-1] + 1)), "two neighbours are held at a time"
         self._streamed = dict(layers)
 
     def submit(self, begin: int = 0, end: int | None = None) -> None:
         """Starts ops [begin, end) with the inputs as they are now."""
-        if begin == 0 and self.lent and self._tier is not None:
-            self._tier.lend(self.lent)
+        if begin == 0 and self._lists:
+            self._tier_of_chunks.begin_chunk(*self._first_needs)
         for first, after in pairwise(self._cuts(begin, end)):
             if after in self._streamed:
                 self._submit_streamed(first, after)
@@ -88,6 +91,25 @@ class CudaReplay:
                 self._cells_ahead(first)
                 self._start(first, after)
         self._driver.signal(self._done)
+
+    def ready(self) -> bool:
+        """Takes a step towards the first part of a chunk, beside steps that go on; whether it may start."""
+        return not self._lists or self._tier_of_chunks.make_ready(*self._first_needs)
+
+    @property
+    def _lists(self) -> bool:
+        """Whether it is a chunk whose experts lie in tiers."""
+        return self.chunk and self._tier is not None and self._tier.prompts is not None
+
+    @property
+    def _tier_of_chunks(self) -> ExpertTier:
+        assert self._tier is not None
+        return self._tier
+
+    @property
+    def _first_needs(self) -> tuple[int, int | None, int]:
+        """Bytes of slots, the first layer that comes on a stream of its own, rows."""
+        return self.lent, next(iter(self._streamed.values()), None), self._program.bucket
 
     def _cuts(self, begin: int, end: int | None) -> list[int]:
         """Where ops [begin, end) are started piece by piece: before experts that arrive, and after their layer."""
@@ -101,9 +123,7 @@ class CudaReplay:
         prompts, order = self._prompts, list(self._streamed)
         at = order.index(op)
         layer = self._streamed[op]
-        if at == 0:
-            prompts.begin(layer, self._program.bucket)
-        else:
+        if at > 0:
             prompts.rest(layer, self._streamed[order[at - 1]])
         self._cells_ahead(begin)
         self._start(begin, op)

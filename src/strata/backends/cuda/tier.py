@@ -299,8 +299,8 @@ class ExpertTier:
 
     def _begin(self, layer: int, step: bool) -> list[Launch]:
         planes = self._stacks[0]
-        hold = 0 if self.prompts is None or not step else self.prompts.hold_address
-        args: list[Arg] = [self.address, *ints(layer, int(step)), pointer(hold)]
+        held = 0 if self.prompts is None or not step else self.prompts.held_address
+        args: list[Arg] = [self.address, *ints(layer, int(step)), pointer(held)]
         nodes = [launch("experts_begin.cu", "begin_experts", 1, _THREADS, args, macros=plane_macros(planes))]
         for number, of_class in enumerate(self._classes.values()):
             args = [self.address, *ints(number, *(plane_bytes(w) for w in of_class))]
@@ -377,18 +377,39 @@ class ExpertTier:
             self._driver.launch(node)
         self._driver.synchronize()
 
-    def lend(self, nbytes: int) -> None:
-        """Takes experts out of the last so many bytes of slots, and keeps the others where they are."""
+    def make_ready(self, nbytes: int, first: int | None, rows: int) -> bool:
+        """A step towards a chunk of a program of so many rows, beside steps that go on: slots that lend their last
+        `nbytes` are emptied by those, some hundreds in each; then the experts of the `first` layer that comes on the
+        copies' stream (None: none does) are sent. Whether all of that was asked for before; no chunk is under way."""
         assert self.prompts is not None
-        self.prompts.hold(True)
-        self._driver.synchronize()
-        self.lending.lend(nbytes, self.settle)
+        if self.prompts.begun == rows:
+            return True
+        self.prompts.release()
+        if nbytes and not self.lending.ask(nbytes):
+            return False
+        if first is None:
+            return True
+        self.prompts.begin(first, rows)
+        self.prompts.begun = rows
+        return False
+
+    def begin_chunk(self, nbytes: int, first: int | None, rows: int) -> None:
+        """The same at once, as far as it has not been done."""
+        assert self.prompts is not None
+        if self.prompts.begun == rows:
+            self.prompts.begun = 0
+            return
+        self.prompts.release()
+        if nbytes:
+            self.lending.lend(nbytes, self.settle)
+        if first is not None:
+            self.prompts.begin(first, rows)
 
     def end_prompts(self) -> None:
         """Experts may move again; slots that were lent get what the prompts used."""
         if self.prompts is None or not (self.prompts.held or self.lending.lent):
             return
-        self.prompts.hold(False)
+        self.prompts.release()
         if self.lending.lent:
             self.lending.give_back(self.prompts.take_used())
 

@@ -43,11 +43,11 @@ template <class Wanted> __device__ __forceinline__ void list_changes(short* list
 
 extern "C" {
 
-// One thread block. `layer`: the first of the replay's. `step` 0: only the changes count, no step begins. `hold`, in mapped
-// memory: while it is not 0, a prompt chunk reads what the table says, and changes wait.
-__global__ void __launch_bounds__(kTileThreads) begin_experts(const ExpertTier* tier, int layer, int step, const volatile uint32_t* hold) {
+// One thread block. `layer`: the first of the replay's. `step` 0: only the changes count, no step begins. `held`: layers
+// whose experts a prompt chunk reads where the table says: the first change of those waits, and all after it.
+__global__ void __launch_bounds__(kTileThreads) begin_experts(const ExpertTier* tier, int layer, int step, const HeldLayers* held) {
   __shared__ ExpertTier t;
-  __shared__ uint32_t count, taken;
+  __shared__ uint32_t asked, count, taken;
   if (threadIdx.x == 0) t = *tier;
   dependency_wait();
   dependency_launch();
@@ -55,12 +55,17 @@ __global__ void __launch_bounds__(kTileThreads) begin_experts(const ExpertTier* 
   TierState* state = t.state;
   if (threadIdx.x == 0) {
     taken = state->taken;
-    count = tiers::load_acquire(&t.changes->written) - taken;
-    if (count > kChangesAtOnce) count = kChangesAtOnce;
-    if (hold != nullptr && *hold != 0) count = 0;
+    asked = tiers::load_acquire(&t.changes->written) - taken;
+    if (asked > kChangesAtOnce) asked = kChangesAtOnce;
+    count = asked;
     *const_cast<volatile uint32_t*>(&t.changes->applied) = taken;  // the copies of those are over
   }
   __syncthreads();
+  if (held != nullptr && held->count > 0) {
+    for (uint32_t i = threadIdx.x; i < asked; i += kTileThreads)
+      if (touches(t.changes->changes[(taken + i) % kChangeRing], *held, t.experts)) atomicMin(&count, i);
+    __syncthreads();
+  }
   const uint32_t epoch = state->epoch + static_cast<uint32_t>(step);
   for (uint32_t i = threadIdx.x; i < count; i += kTileThreads) {
     const SlotChange c = t.changes->changes[(taken + i) % kChangeRing];

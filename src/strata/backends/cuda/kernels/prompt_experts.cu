@@ -1,5 +1,5 @@
 // The experts that a prompt chunk needs and no slot has (backends/cuda/prompt_experts.py): a list for each layer, and copies
-// of what it names to a ring of their own, from where the chunk's products read them. Slots stand still meanwhile.
+// of what it names to a ring of their own, from where the chunk's products read them. Slots of those layers stand still meanwhile.
 // Macros: expert_copy.cuh's; `list_absent` reads none of them.
 #include "expert_copy.cuh"
 #include "prompt_ring.cuh"
@@ -49,6 +49,13 @@ __global__ void __launch_bounds__(kTileThreads) list_absent(const ExpertTier* ti
   *ring.taken = taken + total;
   volatile uint64_t* seen = ring.counts;
   seen[0] = seen[0] + total, seen[1] = seen[1] + total * t.offsets[layer * 4 + 3];
+}
+
+// From here on, in stream order, changes of these layers wait (experts_begin.cu). One thread.
+__global__ void hold_layers(HeldLayers* held, int first, int count) {
+  dependency_wait();
+  dependency_launch();
+  held->first = first, held->count = count;
 }
 
 // Adds the pairs that a chunk gave each expert. One thread an expert.
