@@ -147,7 +147,7 @@ def test_stage_numbers():
     assert runner._parse("0,4:200") == [(0, 1e9), (4, 200.0)]
     with pytest.raises(SystemExit, match="there is no stage 99"):
         runner._parse("99")
-    assert list(STAGES) == list(range(20))
+    assert list(STAGES) == list(range(21))
 
 
 def test_made_up_files_have_possible_sizes():
