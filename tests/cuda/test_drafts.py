@@ -48,18 +48,31 @@ def device_engine(name, backend, **more):
 @pytest.mark.parametrize("name", CASES)
 def test_answers_are_those_without_drafts_and_drafts_are_the_cpu_s(name, backend):
     options = EngineOptions(device="cpu", prefill=0, max_model_len=128, max_num_seqs=3)
-    want = play(Engine.load(ALL[name].model_path, replace(options, spec=0)), 0.8)
+    want = play(Engine.load(ALL[name].model_path, replace(options, spec=0)), 0.8, LONGER)
     cpu = Engine.load(ALL[name].model_path, replace(options, lookup="off", **CASES[name]))
     proposed = []
     for engine in (cpu, device_engine(name, backend, lookup="off")):
-        seen, drafts = [], engine.scheduler.drafts
-        drafts.decision = Always(4)
-        drafts.tamper = lambda request, tokens, seen=seen: seen.append(tokens) or tokens
-        assert play(engine, 0.8) == want
+        seen, drafts = {}, engine.scheduler.drafts
+        drafts.decision, drafts.tamper = Always(4), keeping(seen)
+        assert play(engine, 0.8, LONGER) == want
         assert engine._runner.following.chains.faults == 0
         proposed.append(seen)
-    assert proposed[0] == proposed[1]
-    assert len(proposed[0]) > 2
+    # A device reads prompts' tails in fewer rows a step, so that answers stand elsewhere when chains are made.
+    common = proposed[0].keys() & proposed[1].keys()
+    assert len(common) > 5
+    for place in common:
+        pairs = zip(proposed[0][place], proposed[1][place], strict=False)
+        assert all(cpu == device for cpu, device in pairs), place
+
+
+def keeping(seen):
+    """What is proposed by request and place in its answer."""
+
+    def tamper(request, tokens):
+        seen[len(request.prompt_token_ids), len(request.output_token_ids)] = tokens
+        return tokens
+
+    return tamper
 
 
 def test_after_a_prompt_in_the_chunk_form(backend):
