@@ -186,6 +186,15 @@ def test_batches_gain_or_stay(sequences, right):
     assert play.gain >= (1.05 if right == 0.75 else 0.98)
 
 
+def test_no_more_rows_than_a_device_takes_well():
+    decision = Decision(most_rows=8)
+    play = Play(Machine(*MACHINES["free rows"]), lambda at: 0.95, sequences=4, decision=decision).run(400)
+    assert play.gain > 1.4
+    assert max(decision.costs._drafted.ms) == 8
+    free = Play(Machine(*MACHINES["free rows"]), lambda at: 0.95, sequences=4).run(400)
+    assert max(free.decision.costs._drafted.ms) > 8
+
+
 def test_rows_of_a_batch_go_to_those_whose_drafts_are_right():
     costs = StepCosts()
     for _ in range(4):

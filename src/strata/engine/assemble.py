@@ -17,8 +17,7 @@ from strata.engine.sessions import SessionLayout, Sessions
 from strata.engine.waiting import QueueLimits
 from strata.gguf import ModelFile
 from strata.memory import state_fingerprint
-from strata.memory.expert_store import expert_layers
-from strata.ops import CHUNK_BLOCK, MAX_STEP_ROWS
+from strata.ops import CHUNK_BLOCK
 
 
 @dataclass(frozen=True)
@@ -40,18 +39,12 @@ def assemble(
     sessions, parallel = _sessions(file, runner, options), runner.limits.max_num_seqs
     limits = QueueLimits(options.max_queue, options.max_per_key)
     scheduler = Scheduler(
-        SchedulerOptions(parallel, options.prompt_share / 100, limits, _step_rows(runner)),
+        SchedulerOptions(parallel, options.prompt_share / 100, limits, runner.step_rows),
         cutter,
         Sequences(parallel, runner.pages, runner.keeper, sessions),
         speculation,
     )
     return Around(scheduler, sessions.store)
-
-
-def _step_rows(runner: Runner) -> int:
-    """Sequences that a step decodes at most: with routed experts as many as the backend's kernels of few rows take."""
-    few = getattr(runner.backend, "few_rows", MAX_STEP_ROWS)
-    return int(few) if expert_layers(runner.model) else MAX_STEP_ROWS
 
 
 def _sessions(file: ModelFile, runner: Runner, options: ServingOptions) -> Sessions:

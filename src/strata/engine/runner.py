@@ -24,6 +24,7 @@ from strata.engine.row_writer import RowWriter
 from strata.engine.sample_inputs import SampleInputs, log_probabilities
 from strata.errors import FaultError
 from strata.memory import PageTable, StatePool
+from strata.memory.expert_store import expert_layers
 from strata.models import Model
 from strata.ops import MAX_STEP_ROWS, Form, StepBuffers
 
@@ -248,6 +249,13 @@ class Runner:
     def samples(self) -> SampleInputs:
         """Inputs and results of sampling."""
         return self._samples
+
+    @property
+    def step_rows(self) -> int:
+        """Rows that a step of decoding has at most: with routed experts as many as the backend's kernels of few rows
+        take."""
+        few = getattr(self.backend, "few_rows", MAX_STEP_ROWS)
+        return int(few) if expert_layers(self.model) else MAX_STEP_ROWS
 
     @property
     def step_inputs(self) -> StepBuffers:

@@ -5,6 +5,7 @@ is tried before plain steps have stopped getting faster; and what was not seen f
 unless it was so dear that finding out would be.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from strata.ops import MAX_DRAFTS, MAX_STEP_ROWS
@@ -16,7 +17,8 @@ FADES, FADES_LAST = (
 )  # steps in which half of what a cost differs by from that is gone; four times as many each
 AS_BAD = 0.7  # time that it is found as bad again
 TOO_DEAR = 3.5  # plain steps
-NEAR = 1.15  # times what is known: no faster than before
+FEW_LATELY = 4  # plain steps, the fastest of which is compared with that of as many before
+FASTER = 0.9  # times those: still getting faster
 PATIENCE = 32  # plain steps
 FEW = 3  # measurements of which the least begins
 OUTLIER = 1.5  # times what is known: something else had the machine
@@ -60,7 +62,7 @@ class StepCosts:
 
     def __init__(self) -> None:
         self.plain, self._drafted, self._chain = Means(), Means(), Means()
-        self._last_plain, self._falling = 0.0, False
+        self._lately = deque[float](maxlen=2 * FEW_LATELY)  # plain steps
         self._steps = 0
         self._seen: dict[int, int] = {}  # by rows of drafted steps, the last one
         self._fades: dict[int, int] = {}
@@ -69,9 +71,8 @@ class StepCosts:
     def saw_plain(self, rows: int, ms: float) -> None:
         """A step of one row a sequence, and nothing else."""
         self._steps += 1
-        faster = ms < self._last_plain / NEAR
         self.plain.observe(rows, ms)
-        self._last_plain, self._falling = ms, faster
+        self._lately.append(ms)
         self.plain_age[rows] = 0
 
     def saw_drafted(self, sequences: int, rows: int, ms: float, chain: int, chain_ms: float) -> None:
@@ -85,8 +86,10 @@ class StepCosts:
 
     def settled(self, sequences: int) -> bool:
         """Whether plain steps have stopped getting faster, or are not going to."""
-        seen = self.plain.seen.get(sequences, 0)
-        return seen >= FEW and (not self._falling or seen >= PATIENCE)
+        seen, lately = self.plain.seen.get(sequences, 0), list(self._lately)
+        if seen < FEW or len(lately) < 2 * FEW_LATELY:
+            return False
+        return min(lately[FEW_LATELY:]) > FASTER * min(lately[:FEW_LATELY]) or seen >= PATIENCE
 
     def base(self, sequences: int) -> float | None:
         """A plain step."""

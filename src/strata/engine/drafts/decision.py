@@ -30,10 +30,15 @@ class Verdict:
 
 
 def allot(
-    reaches: Sequence[Reach], costs: StepCosts, passes: int | None = None, most_ms: float = inf
+    reaches: Sequence[Reach],
+    costs: StepCosts,
+    passes: int | None = None,
+    most_ms: float = inf,
+    most_rows: int = MAX_STEP_ROWS,
 ) -> Verdict:
-    """The best numbers of drafts, of those whose step takes at most `most_ms`. `passes`: of chains already made; None:
-    they are still to be made, as long as the longest number needs. Of equal chances the first sequence's goes first."""
+    """The best numbers of drafts, of those whose step takes at most `most_ms` and `most_rows`. `passes`: of chains
+    already made; None: they are still to be made, as long as the longest number needs. Of equal chances the first
+    sequence's goes first."""
     n = len(reaches)
     base = costs.base(n)
     if base is None:
@@ -41,7 +46,7 @@ def allot(
     order = sorted(
         ((chance, -place, -i) for i, reach in enumerate(reaches) for place, chance in enumerate(reach)),
         reverse=True,
-    )[: MAX_STEP_ROWS - n]
+    )[: max(most_rows - n, 0)]
     best, best_count, tokens, longest = 1.0, 0, float(n), 0
     for count, (chance, place, _) in enumerate(order, 1):
         tokens, longest = tokens + chance, max(longest, 1 - place)
@@ -59,10 +64,12 @@ def allot(
 
 
 class Decision:
-    """Of one engine. Each step: `choose`, then `saw`."""
+    """Of one engine. Each step: `choose`, then `saw`. `most_rows`: of a step with drafts."""
 
-    def __init__(self, costs: StepCosts | None = None, purse: Purse | None = None):
-        self.costs, self.purse = costs or StepCosts(), purse or Purse()
+    def __init__(
+        self, costs: StepCosts | None = None, purse: Purse | None = None, most_rows: int = MAX_STEP_ROWS
+    ):
+        self.costs, self.purse, self._most_rows = costs or StepCosts(), purse or Purse(), most_rows
         self._rested = REST  # steps without drafts
         self._trial = 0  # drafted steps that are left of a trial
         self.drafting = False
@@ -71,11 +78,11 @@ class Decision:
         """Drafts to have in a step of these sequences, each offering up to as many as it has chances. `passes`: of the
         draft layer that they cost; None: as many as the longest chain needs."""
         n, none = len(reaches), [0] * len(reaches)
-        if n >= MAX_STEP_ROWS or not self.costs.settled(n) or not any(reaches):
+        if n >= self._most_rows or not self.costs.settled(n) or not any(reaches):
             return none
         if not self.purse.open or self.costs.plain_age.get(n, 0) >= REFRESH:
             return none
-        verdict = allot(reaches, self.costs, passes, self._most_ms(n))
+        verdict = allot(reaches, self.costs, passes, self._most_ms(n), self._most_rows)
         if verdict.gain >= MARGIN:
             return verdict.counts
         if not self._trial and self._rested >= REST and self.purse.full:
@@ -90,20 +97,20 @@ class Decision:
     def _trial_drafts(self, sequences: int) -> int:
         """Drafts a sequence of a trial, fewer where rows cost much: its steps share a full purse; one at least."""
         base = self.costs.base(sequences) or 1.0
-        for drafts in range(min(TRIAL_DRAFTS, MAX_STEP_ROWS // sequences - 1), 1, -1):
+        for drafts in range(min(TRIAL_DRAFTS, self._most_rows // sequences - 1), 1, -1):
             rows = sequences * (1 + drafts)
             ms = self.costs.drafted(sequences, rows) + self.costs.chain(sequences, drafts)
             if TRIAL * (ms / base - 1) <= FULL:
                 return drafts
-        return min(1, MAX_STEP_ROWS // sequences - 1)
+        return min(1, self._most_rows // sequences - 1)
 
     def keep(self, reaches: Sequence[Reach], passes: int) -> list[int]:
         """Of drafts that are there, how many to verify; all of a trial, as far as the purse can pay."""
         n = len(reaches)
         if not self._trial:
-            return allot(reaches, self.costs, passes, self._most_ms(n)).counts
+            return allot(reaches, self.costs, passes, self._most_ms(n), self._most_rows).counts
         rows = n + sum(len(r) for r in reaches)
-        if rows > MAX_STEP_ROWS or self.costs.drafted(n, rows) > self._most_ms(n):
+        if rows > self._most_rows or self.costs.drafted(n, rows) > self._most_ms(n):
             return [0] * n
         return [len(r) for r in reaches]
 
