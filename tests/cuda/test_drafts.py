@@ -18,6 +18,7 @@ from strata.engine import Engine, SamplingParams, Status
 from strata.engine.ahead import RunAhead
 from strata.engine.load import load_model
 from strata.errors import FaultError
+from strata.ops import MAX_STEP_ROWS
 
 CASES = {
     "qwen4exp": {"mtp": "on"},
@@ -41,7 +42,8 @@ def play(engine, temperature, lengths=(8, 12, 6)):
 
 
 def device_engine(name, backend, **more):
-    options = EngineOptions(device="cpu", prefill=0, max_model_len=128, max_num_seqs=3, **CASES[name], **more)
+    more = {"max_num_seqs": 3, **CASES[name], **more}
+    options = EngineOptions(device="cpu", prefill=0, max_model_len=128, **more)
     return Engine(load_model(ALL[name].model_path, options, None, backend()))
 
 
@@ -153,6 +155,53 @@ def test_drafts_of_another_place_would_be_seen(backend, monkeypatch):
     texts, taken = verified_ahead(name, backend, 0.8, monkeypatch, meet)
     assert any(taken)
     assert texts != want
+
+
+def until_guessed(engine, wanted):
+    """Steps until drafts are being verified of which `wanted` is true."""
+    for _ in range(40):
+        engine.step()
+        guess = engine._runner._ahead._guess
+        if guess is not None and guess.counts is not None and wanted(guess):
+            return
+    raise AssertionError("never guessed")
+
+
+def test_a_request_that_comes_back_while_drafts_are_verified(backend, monkeypatch):
+    """Drafts of all the others fill a step: with one more sequence they are decided upon again."""
+    engine = device_engine("qwen35-quantised", backend, lookup="off", max_num_seqs=5)
+    engine.scheduler.drafts.decision = Always(7)
+    sampling = SamplingParams(max_tokens=80, ignore_eos=True)
+    made = [engine.add(prompts()[i % 3][i : i + 4], sampling) for i in range(5)]
+    while not all(r.output_token_ids for r in made):
+        engine.step()
+    memory = engine.scheduler._memory
+    with monkeypatch.context() as without_room:
+        without_room.setattr(memory, "start", lambda request: None)
+        engine.scheduler.preempt(made[4])
+        until_guessed(engine, lambda guess: len(guess) == MAX_STEP_ROWS)
+    before = len(made[4].output_token_ids)
+    for _ in range(3):
+        engine.step()
+    assert made[4].status is Status.RUNNING
+    assert len(made[4].output_token_ids) > before
+
+
+@pytest.mark.parametrize("leave", [Engine.abort, lambda engine, request: engine.scheduler.preempt(request)])
+def test_a_fault_of_a_guess_is_not_that_of_a_request_that_leaves(backend, leave):
+    """Its state is settled while drafts are verified for it, to nobody's use."""
+    engine = device_engine("qwen35-quantised", backend, lookup="off")
+    engine.scheduler.drafts.decision = Always(4)
+    sampling = SamplingParams(max_tokens=60, ignore_eos=True)
+    one, other = [engine.add(p[:20], sampling) for p in prompts()[:2]]
+    until_guessed(engine, len)
+    engine._runner.backend._faults["step"].array.view(np.uint32)[0] = 1
+    leave(engine, one)
+    before = len(other.output_token_ids)
+    for _ in range(5):
+        engine.step()
+    assert other.status is Status.RUNNING
+    assert len(other.output_token_ids) > before
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -173,6 +173,29 @@ def test_a_chunk_that_is_given_up_before_it_begins(path, tokens, monkeypatch):
     assert (prompts.begun, prompts.held) == (0, False)
 
 
+def test_a_chunk_that_is_given_up_between_its_parts(path, tokens, monkeypatch):
+    """What is started later waits for the experts of the layer that would have come next."""
+    monkeypatch.setattr("strata.engine.reader.MOST_CREDIT_MS", 1e-6)
+    r = GpuRig(path, device(StreamsDriver()), 20, prefill=WIDE, max_num_seqs=2)
+    prompts, driver, waits = r.backend.tier.prompts, r.backend.driver, []
+    answer = r.engine.add(tokens[:3], SamplingParams(max_tokens=60, ignore_eos=True))
+    while not answer.output_token_ids:
+        r.engine.step()
+    request = r.engine.add(tokens, SamplingParams(max_tokens=4))
+    while not r.engine.scheduler._reader._part:
+        assert answer.finish_reason is None
+        r.engine.step()
+    assert prompts.begun == 0
+    assert prompts.held
+    signal, wait_on = driver.signal, driver.wait_on
+    monkeypatch.setattr(driver, "signal", lambda *of: waits.append(of) or signal(*of))
+    monkeypatch.setattr(driver, "wait_on", lambda *of: waits.append(of) or wait_on(*of))
+    r.engine.abort(request)
+    r.engine.step()
+    assert waits[:2] == [(prompts._ready, COPIES), (prompts._ready,)]
+    assert not prompts.held
+
+
 def test_a_ring_with_no_room_beside_a_layer(path, tokens, wanted, monkeypatch):
     """What does not fit beside the layer before waits for it."""
     monkeypatch.setattr("strata.engine.gpu_experts.prompt_places", lambda sizes, rows: 16)

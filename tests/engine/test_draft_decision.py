@@ -233,3 +233,29 @@ def test_lookup_goes_round_in_a_loop_and_grows_with_the_text():
     for lookup in (Lookup(text), grown):
         found = lookup.find(7)
         assert found.token_ids == [5, 6, 7, 8, 5, 6, 7] and found.agreed == LONGEST
+
+
+def test_rows_never_seen_lie_between_what_has_faded():
+    """Long ago steps of two and of eight rows were dear; those between are thought no dearer than those are now."""
+    costs = StepCosts()
+    for rows, ms in ((2, 18.0), (8, 30.0)):
+        costs.saw_plain(1, 10.0)
+        costs.saw_drafted(1, rows, ms, 0, 0.0)
+    between = costs.drafted(1, 5)
+    assert between == 24.0
+    for _ in range(400):
+        costs.saw_plain(1, 10.0)
+    assert costs.drafted(1, 5) == (costs.drafted(1, 2) + costs.drafted(1, 8)) / 2 < 18.0
+
+
+def test_steps_of_another_number_of_sequences_do_not_settle():
+    """That four sequences' steps take longer than one's does not mean that they get no faster."""
+    costs = StepCosts()
+    for _ in range(8):
+        costs.saw_plain(1, 10.0)
+    for _ in range(4):
+        costs.saw_plain(4, 20.0)
+    assert not costs.settled(4)
+    for _ in range(4):
+        costs.saw_plain(4, 20.0)
+    assert costs.settled(4)

@@ -160,7 +160,8 @@ class EngineOptions(Settings):
     spec_min_p: float = setting(
         0.0,
         "--spec-min-p",
-        "Probability that the draft layer must give a draft; a chain ends at the first below it.",
+        "Probability that the draft layer must give a draft; a chain ends at the first below it. Above 0, drafts are "
+        "verified only once the host has read them.",
         toml="drafts.spec_min_p",
         in_environment=False,
         low=0.0,

@@ -102,7 +102,9 @@ class RunAhead:
         """Takes the guess where it is the plan's rows, else drops it."""
         guess = self._guess
         self.taken = (
-            guess is not None and not plan.tails and plan.prompt is None and self._is(guess, plan.decode)
+            guess is not None
+            and not (plan.started or plan.tails or plan.prompt)
+            and self._is(guess, plan.decode)
         )
         if self.taken:
             self._guess = None

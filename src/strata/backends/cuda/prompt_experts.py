@@ -94,12 +94,12 @@ class PromptExperts:
         return self._holds[first, count]
 
     def release(self) -> None:
-        """No chunk is under way: all experts may move. Those that were sent for one that did not begin arrive before
-        what is started from now on: the ring has one list at a time."""
-        if self.begun:
-            self.arrived()
-            self.begun = 0
+        """No chunk is under way: all experts may move. Those that were sent for one that did not begin, or was given up
+        between its parts, arrive before what is started from now on: the ring has one list at a time."""
+        self.begun = 0
         if self.held:
+            self._driver.signal(self._ready, COPIES)
+            self.arrived()
             self._hold(0, 0)
 
     def take_used(self) -> NDArray[np.uint32]:

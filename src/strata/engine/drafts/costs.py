@@ -46,14 +46,19 @@ class Means:
         """Forgets a mean."""
         del self.ms[at], self.seen[at]
 
+    def around(self, x: int) -> tuple[int, int] | None:
+        """The nearest known below and above, where there are both."""
+        below, above = [k for k in self.ms if k < x], [k for k in self.ms if k > x]
+        return (max(below), min(above)) if below and above else None
+
     def at(self, x: int) -> float | None:
         """Between what is known; beyond it, nothing."""
         if x in self.ms:
             return self.ms[x]
-        below, above = [k for k in self.ms if k < x], [k for k in self.ms if k > x]
-        if not below or not above:
+        around = self.around(x)
+        if around is None:
             return None
-        a, b = max(below), min(above)
+        a, b = around
         return self.ms[a] + (self.ms[b] - self.ms[a]) * (x - a) / (b - a)
 
 
@@ -62,7 +67,8 @@ class StepCosts:
 
     def __init__(self) -> None:
         self.plain, self._drafted, self._chain = Means(), Means(), Means()
-        self._lately = deque[float](maxlen=2 * FEW_LATELY)  # plain steps
+        self._lately = deque[float](maxlen=2 * FEW_LATELY)  # plain steps, all of `_width` rows
+        self._width = 0
         self._steps = 0
         self._seen: dict[int, int] = {}  # by rows of drafted steps, the last one
         self._fades: dict[int, int] = {}
@@ -72,6 +78,9 @@ class StepCosts:
         """A step of one row a sequence, and nothing else."""
         self._steps += 1
         self.plain.observe(rows, ms)
+        if rows != self._width:
+            self._lately.clear()
+            self._width = rows
         self._lately.append(ms)
         self.plain_age[rows] = 0
 
@@ -87,9 +96,11 @@ class StepCosts:
     def settled(self, sequences: int) -> bool:
         """Whether plain steps have stopped getting faster, or are not going to."""
         seen, lately = self.plain.seen.get(sequences, 0), list(self._lately)
-        if seen < FEW or len(lately) < 2 * FEW_LATELY:
+        if seen >= PATIENCE:
+            return True
+        if sequences != self._width or len(lately) < 2 * FEW_LATELY:
             return False
-        return min(lately[FEW_LATELY:]) > FASTER * min(lately[:FEW_LATELY]) or seen >= PATIENCE
+        return min(lately[FEW_LATELY:]) > FASTER * min(lately[:FEW_LATELY])
 
     def base(self, sequences: int) -> float | None:
         """A plain step."""
@@ -97,11 +108,19 @@ class StepCosts:
 
     def drafted(self, sequences: int, rows: int) -> float:
         """A step of `rows` rows; from what is known of fewer rows, where it was not measured."""
-        known, base = self._drafted.at(rows), self.plain.ms.get(sequences, 1.0)
-        age = self._steps - self._seen.get(rows, self._steps)
-        fades = self._fades.get(rows, FADES)
-        if known is None:
+        if rows in self._drafted.ms:
+            return self._faded(sequences, rows)
+        around = self._drafted.around(rows)
+        if around is None:
             return self._reckoned(sequences, rows, list(self._drafted.ms))
+        a, b = around
+        below, above = self._faded(sequences, a), self._faded(sequences, b)
+        return below + (above - below) * (rows - a) / (b - a)
+
+    def _faded(self, sequences: int, rows: int) -> float:
+        """A step of rows that was measured, the less by that the longer ago it was."""
+        known, base = self._drafted.ms[rows], self.plain.ms.get(sequences, 1.0)
+        age, fades = self._steps - self._seen[rows], self._fades.get(rows, FADES)
         if age <= fades or known > TOO_DEAR * base:
             return known
         fresh = [k for k in self._drafted.ms if self._steps - self._seen[k] <= FADES]
@@ -125,7 +144,7 @@ class StepCosts:
         base = self.plain.ms.get(sequences, 1.0)
         fewer = [k for k in by if k < rows]
         start = max(fewer, default=sequences)
-        ms = self._drafted.ms.get(start, base)
+        ms = self._faded(sequences, start) if fewer else base
         slope = ROW * base
         if fewer and start > sequences:
             slope = max((ms - base) / (start - sequences), 0.25 * slope)

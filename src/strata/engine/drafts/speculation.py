@@ -83,6 +83,7 @@ class Speculation:
         self._ended_at: float | None = None  # of the step before, where it was one of decoding alone
         self._chain = 0  # passes that made the chains at hand
         self._owed: _Owed | None = None
+        self._chained: tuple[Request, ...] = ()  # of the drafted step before
 
     def rows(self, plain: DecodeRows, requests: Sequence[Request], grow: Grow) -> DecodeRows:
         """The step's rows with drafts among them, and what the draft layer is to propose after it."""
@@ -95,7 +96,8 @@ class Speculation:
         left = [_left(r) for r in requests]
         spec, min_p = self.options.spec, self.options.min_p
         offers: list[Proposal | None]
-        if self.verifying():
+        verifying = self.verifying() and tuple(requests) == self._chained  # else that step is dropped
+        if verifying:
             offers = [t.from_chain(min(n, spec), 0.0) for t, n in zip(tracks, left, strict=True)]
             counts = [0 if o is None else len(o.token_ids) for o in offers]
         else:
@@ -205,8 +207,9 @@ class Speculation:
         timed = self._ended_at is not None and began is not None
         chain_ms = output.draft_ms if self._chain else 0.0
         rows, tokens = len(decode.sequences), int(accepted.sum())
+        self._chained = tuple(requests)
         self._owed = _Owed(
-            tuple(requests), output.chains, n, rows, took - chain_ms, chain_ms, tokens, now, timed
+            self._chained, output.chains, n, rows, took - chain_ms, chain_ms, tokens, now, timed
         )
         self._count_step(n, tokens, True)
 

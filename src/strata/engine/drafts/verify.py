@@ -128,16 +128,16 @@ class Verifier:
         for i in np.flatnonzero(tokens[last] < 0).tolist():
             output.faults[int(own[i])] = FaultError("sampling: a row without a token")
         tokens = np.maximum(tokens, 0)
-        run = self._chains(decode, first, kept, tokens, output)  # first: the device waits for nothing else
+        rows = np.concatenate([np.arange(f, f + n) for f, n in zip(first, accepted, strict=True)])
+        if self._following is not None:  # a new id's upload would wait for what is started after it
+            self._following.saw(tokens[rows])
+        run = self._chains(decode, first, kept, tokens, output)
         runner.commit(dict(zip(own.tolist(), accepted.tolist(), strict=True)))
         if run is not None and decode.follow and self._goes_on(own, tokens[last], output):
             runner.verify_ahead(own, decode.positions[last] + 1, tokens[last], run)
-        rows = np.concatenate([np.arange(f, f + n) for f, n in zip(first, accepted, strict=True)])
         output.token_ids, output.accepted = tokens[rows], accepted
         runner.samples.commit(own, tokens[last])
         runner.tell(decode.sequences[rows], decode.positions[rows], tokens[rows], rows, output)
-        if self._following is not None:
-            self._following.saw(output.token_ids)
 
     def _goes_on(self, sequences: Ints, token_ids: Ints, output: StepOutput) -> bool:
         """Whether the next step has the same sequences, and nothing beside them."""
