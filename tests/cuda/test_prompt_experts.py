@@ -153,47 +153,38 @@ def test_experts_move_while_a_chunk_is_read(path, tokens, resident, monkeypatch,
     assert r.backend.tier.prompts.held is False
 
 
-def test_a_chunk_that_is_given_up_before_it_begins(path, tokens, monkeypatch):
-    """What is started later waits for the experts that were sent for it: the ring has one list at a time."""
+def given_up(path, tokens, monkeypatch, when):
+    """A rig whose prompt is aborted as soon as `when` is true beside an answer, and what was then signalled and waited
+    for."""
     monkeypatch.setattr("strata.engine.reader.MOST_CREDIT_MS", 1e-6)
     r = GpuRig(path, device(StreamsDriver()), 20, prefill=WIDE, max_num_seqs=2)
-    prompts, driver, waits = r.backend.tier.prompts, r.backend.driver, []
-    answer = r.engine.add(tokens[:3], SamplingParams(max_tokens=40, ignore_eos=True))
-    while not answer.output_token_ids:
-        r.engine.step()
-    request = r.engine.add(tokens, SamplingParams(max_tokens=4))
-    while not prompts.begun:
-        assert answer.finish_reason is None
-        r.engine.step()
-    wait_on = driver.wait_on
-    monkeypatch.setattr(driver, "wait_on", lambda *of: waits.append(of) or wait_on(*of))
-    r.engine.abort(request)
-    r.engine.step()
-    assert waits == [(prompts._ready,)]
-    assert (prompts.begun, prompts.held) == (0, False)
-
-
-def test_a_chunk_that_is_given_up_between_its_parts(path, tokens, monkeypatch):
-    """What is started later waits for the experts of the layer that would have come next."""
-    monkeypatch.setattr("strata.engine.reader.MOST_CREDIT_MS", 1e-6)
-    r = GpuRig(path, device(StreamsDriver()), 20, prefill=WIDE, max_num_seqs=2)
-    prompts, driver, waits = r.backend.tier.prompts, r.backend.driver, []
+    driver, events = r.backend.driver, []
     answer = r.engine.add(tokens[:3], SamplingParams(max_tokens=60, ignore_eos=True))
     while not answer.output_token_ids:
         r.engine.step()
     request = r.engine.add(tokens, SamplingParams(max_tokens=4))
-    while not r.engine.scheduler._reader._part:
+    while not when(r):
         assert answer.finish_reason is None
         r.engine.step()
-    assert prompts.begun == 0
-    assert prompts.held
+    assert r.backend.tier.prompts.held
     signal, wait_on = driver.signal, driver.wait_on
-    monkeypatch.setattr(driver, "signal", lambda *of: waits.append(of) or signal(*of))
-    monkeypatch.setattr(driver, "wait_on", lambda *of: waits.append(of) or wait_on(*of))
+    monkeypatch.setattr(driver, "signal", lambda *of: events.append(of) or signal(*of))
+    monkeypatch.setattr(driver, "wait_on", lambda *of: events.append(of) or wait_on(*of))
     r.engine.abort(request)
     r.engine.step()
-    assert waits[:2] == [(prompts._ready, COPIES), (prompts._ready,)]
-    assert not prompts.held
+    return r, events
+
+
+@pytest.mark.parametrize(
+    "when", [lambda r: r.backend.tier.prompts.begun, lambda r: r.engine.scheduler._reader._part]
+)
+def test_a_chunk_that_is_given_up(path, tokens, monkeypatch, when):
+    """Before it begins, or between its parts: what is started later waits for the experts that were sent for it, since
+    the ring has one list at a time."""
+    r, events = given_up(path, tokens, monkeypatch, when)
+    prompts = r.backend.tier.prompts
+    assert events[:2] == [(prompts._ready, COPIES), (prompts._ready,)]
+    assert (prompts.begun, prompts.held) == (0, False)
 
 
 def test_a_ring_with_no_room_beside_a_layer(path, tokens, wanted, monkeypatch):
