@@ -5,6 +5,7 @@ cost; alone and in batches. 19: on 24 GiB, at full link and with the link held t
 import time
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from strata.engine.drafts.speculation import Speculation
 from strata.engine.load import LoadedModel
 from strata.models import draft_vocab
 from strata.quants.encode import encode_q8_0
-from strata.synth.dial import noise_for
-from strata.synth.planted import PlantedOptions
+from strata.synth import FULL, PlantedOptions
+from strata.synth.planted import draft_input
 
 TOKENS, WARM = sized((448, 64), (10, 2))
 DIALS = sized((0, 50, 75, 90, 100), (75,))
@@ -71,12 +72,10 @@ def dial(percent: int) -> Any:
 def agree(loaded: LoadedModel, percent: int) -> None:
     """From now on the draft layer is right with that chance: its join has so much noise beside the next token."""
     model: Any = loaded.runner.model
-    weight, options = model.draft.join_proj, PlantedOptions()
-    hidden = weight.shape[0]
-    own, others = options.noise / np.sqrt(1 + options.noise**2), model.config.vocab_size // options.topics - 1
-    deviation = noise_for(percent / 100, hidden, own, max(others, 1)) / np.sqrt(hidden)
-    noise = np.random.default_rng(3).standard_normal((hidden, hidden)) * deviation
-    values = np.concatenate([np.eye(hidden), noise], axis=1).astype(np.float32)
+    weight, geometry = model.draft.join_proj, replace(FULL, vocab_size=model.config.vocab_size)
+    geometry = replace(geometry, hidden_size=weight.shape[0])
+    options = PlantedOptions(geometry, draft_agreement=percent / 100)
+    values = draft_input(options, np.random.default_rng(3))
     backend_of(loaded)._weights.rewrite(weight, encode_q8_0(values.reshape(-1, 32)).reshape(-1))
 
 
@@ -98,14 +97,23 @@ def texts(cycle: list[int], sequences: int) -> list[list[int]]:
     return [(cycle + cycle)[i * step : i * step + 8 + 2 * TOKENS] for i in range(sequences)]
 
 
-def run_once(
-    engine: Engine, cycle: list[int], sequences: int, decision: Any, tokens: int = TOKENS
-) -> dict[str, Any]:
+def start_anew(engine: Engine, decision: Fixed | None) -> Speculation:
+    """Drafts of an engine that knows nothing of what was drafted; None: as many as the engine decides."""
     old = engine.scheduler.drafts
     assert old is not None
     drafts = Speculation(old.options)
-    drafts.decision, drafts.ahead, drafts.verifying = decision, old.ahead, old.verifying
+    drafts.ahead, drafts.verifying = old.ahead, old.verifying
+    if decision is not None:
+        drafts.decision = decision
     engine.scheduler.drafts = drafts
+    return drafts
+
+
+def run_once(
+    engine: Engine, cycle: list[int], sequences: int, decision: Fixed | None, tokens: int = TOKENS
+) -> dict[str, Any]:
+    """Texts of some sequences, and what was drafted; without a decision, also what the engine learned of costs."""
+    drafts = start_anew(engine, decision)
     planted = texts(cycle, sequences)
     requests = [engine.add(t[:8], SamplingParams(max_tokens=tokens, ignore_eos=True)) for t in planted]
     begin, first = 0.0, 0
@@ -126,6 +134,7 @@ def run_once(
         "mean_accepted": round(c.mean_accepted, 3),
         "at": [round(c.accepted_at[p] / c.proposed_at[p], 3) for p in sorted(c.proposed_at)],
         "text": zlib.crc32(repr([r.output_token_ids for r in requests]).encode()),
+        **(costs(drafts.decision) if isinstance(drafts.decision, Decision) else {}),
     }
 
 
@@ -168,10 +177,9 @@ def run_tiers(report: Report) -> None:
             _rows(report, engine, cycle, (0, 1, 3), f"link {link or 'full'}, ")
             found = report[f"link {link or 'full'}"] = []
             for percent in TIERED:
-                decision = Fixed(0) if percent is None else Decision()
+                decision = Fixed(0) if percent is None else None
                 agree(loaded, percent or 0)
                 one = run_once(engine, cycle, 1, decision)
-                one |= {} if percent is None else costs(decision)  # type: ignore[arg-type]
                 found.append((percent, one))
                 say(f"24 GiB, link {link or 'full'}, dial {percent}: {one}")
     texts = {one["text"] for name in report if isinstance(report[name], list) for _, one in report[name]}
@@ -197,18 +205,16 @@ def _measure(report: Report, cycle: list[int], loaded: LoadedModel) -> None:
     run_once(engine, cycle, 1, Fixed(7), sized(128, 8))
     _rows(report, engine, cycle, range(8), "right, ")
     for percent in (None, *DIALS, None):
-        decision = Fixed(0) if percent is None else Decision()
+        decision = Fixed(0) if percent is None else None
         agree(loaded, percent or 0)
         found = run_once(engine, cycle, 1, decision)
-        found |= {} if percent is None else costs(decision)  # type: ignore[arg-type]
         report.setdefault("alone", []).append((percent, found))
         say(f"dial {percent}: {found}")
     for sequences in BATCHES:
         for percent in sized((None, 75, 100, 0), (None, 75)):
-            decision = Fixed(0) if percent is None else Decision()
+            decision = Fixed(0) if percent is None else None
             agree(loaded, percent or 0)
             found = run_once(engine, cycle, sequences, decision, sized(256, 10))
-            found |= {} if percent is None else costs(decision)  # type: ignore[arg-type]
             report.setdefault(str(sequences), []).append((percent, found))
             say(f"{sequences} sequences, dial {percent}: {found}")
     report["gpu"] = gpu_state()

@@ -10,7 +10,7 @@ from gpu_rig import digest as steps_digest
 from harness import nrmse
 
 from gpu_check.common import Report, backend_of, digest, fill, gpu_state, load_cpu, logits_digest, on_gpu, say
-from gpu_check.drafts import Fixed, dial
+from gpu_check.drafts import Fixed, dial, start_anew
 from gpu_check.files import model_file
 from gpu_check.rehearsal import open_gpu, sized
 from gpu_check.settings import setting
@@ -19,7 +19,6 @@ from gpu_check.wanted import Compute, Wanted
 from strata.backends.cuda import compile as compiler
 from strata.bench.probe import Probe
 from strata.engine import Engine, SamplingParams, gpu_experts
-from strata.engine.drafts.speculation import Speculation
 from strata.engine.load import LoadedModel
 
 KINDS = {"dense": "dense-1.gguf", "delta rule": "delta-2.gguf", "attention": "attention-1.gguf"}
@@ -182,15 +181,12 @@ def _drafts(wanted: Wanted) -> Report:
     path, found = model_file(PLANTED), {}
     options = {"max_model_len": 192, "max_num_seqs": 8, "mtp": "on", "lookup": "off"}
     with on_gpu(path, **options) as loaded:
-        scheduler = Engine(loaded).scheduler
+        engine = Engine(loaded)
         for count in sized((0, 1, 3, 7), (0, 3)):
-            for tamper in (
-                (dial(75), None) if count else (None,)
-            ):  # with none, drafts are verified before the host has them
-                old, fresh = scheduler.drafts, Speculation(scheduler.drafts.options)
-                fresh.decision, fresh.tamper = Fixed(count), tamper
-                fresh.ahead, fresh.verifying = old.ahead, old.verifying
-                scheduler.drafts, name = fresh, f"{count} drafts{', some wrong' if tamper else ''}"
+            # Where none is wrong, drafts are verified before the host has them.
+            for tamper in (dial(75), None) if count else (None,):
+                fresh = start_anew(engine, Fixed(count))
+                fresh.tamper, name = tamper, f"{count} drafts{', some wrong' if tamper else ''}"
                 found[name] = _answers(loaded) == wanted["answers"]
                 found[f"{name}: kept"] = round(fresh.counts.mean_accepted, 2)
     return found

@@ -67,9 +67,10 @@ class RunAhead:
             zip(run.sequences.tolist(), run.lengths.tolist(), strict=True)
         ):
             lengths[place[sequence]], lanes[place[sequence]] = length, lane
-        ends = (positions + lengths).tolist()
-        held = (len(runner.pages.pages(s)) * PAGE_CELLS for s in sequences.tolist())
-        if max(ends) >= runner.limits.max_model_len or any(e >= h for e, h in zip(ends, held, strict=True)):
+        cells = dict(zip(sequences.tolist(), (positions + lengths + 1).tolist(), strict=True))
+        if max(cells.values()) > runner.limits.max_model_len:
+            return
+        if any(runner.pages.missing(s, n) for s, n in cells.items()):
             return
         counts = lengths + 1
         firsts = np.cumsum(counts) - counts

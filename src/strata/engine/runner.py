@@ -105,9 +105,9 @@ class Runner:
     def _read(self, plan: StepPlan, output: StepOutput) -> None:
         """Starts parts of the plan's chunk, where none is started and it may begin."""
         cursor = plan.prompt
-        if cursor is None or output.prompt_part > cursor.part or cursor.rows.sequence in output.faults:
+        if cursor is None or cursor.rows.sequence in output.faults:
             return
-        if output.prompt_waits:
+        if output.prompt_part > cursor.part or output.prompt_waits:
             return
         chunk = self.programs.of("chunk", len(cursor.rows.token_ids))
         try:

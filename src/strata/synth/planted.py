@@ -83,6 +83,22 @@ def topic_borders(cycle: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int
     return topics, (np.flatnonzero(np.diff(topics)) + 1).tolist()
 
 
+def draft_input(options: PlantedOptions, rng: np.random.Generator) -> NDArray[np.float32]:
+    """A draft layer's join [hidden, 2 hidden]: the next token's embedding passes, the trunk's residual is noise beside
+    it."""
+    hidden = options.geometry.hidden_size
+    noise = rng.standard_normal((hidden, hidden), dtype=np.float32)
+    noise *= np.float32(_draft_noise(options) / sqrt(hidden))
+    return np.concatenate([np.eye(hidden, dtype=np.float32), noise], axis=1)
+
+
+def _draft_noise(o: PlantedOptions) -> float:
+    if o.draft_agreement is None:
+        return o.draft_noise
+    own, others = o.noise / sqrt(1 + o.noise**2), o.geometry.vocab_size // o.topics - 1
+    return noise_for(o.draft_agreement, o.geometry.hidden_size, own, max(others, 1))
+
+
 def previous_tokens(cycle: NDArray[np.int64]) -> NDArray[np.int64]:
     """The token before each token."""
     previous = np.empty(len(cycle), np.int64)
@@ -191,7 +207,7 @@ class _Maker:
         if t.fill is Fill.ROUTER:
             return self._router(t, count)
         if t.fill is Fill.DRAFT_INPUT:
-            return encode(kind, self._draft_input(i))
+            return encode(kind, draft_input(self.options, np.random.default_rng([self.options.seed, i])))
         sharp = self.options.gain is None and t.name.endswith("attn_q_norm.weight")
         value = {Fill.NORM: SHARP if sharp else 1.0, Fill.STEP_BIAS: 0.5, Fill.DECAY: -0.3}[t.fill]
         return np.full(count, value, np.float32).view(np.uint8)
@@ -221,19 +237,3 @@ class _Maker:
         rng = np.random.default_rng([self.options.seed, 99, int(t.name.split(".")[1])])
         std = self.options.router_std * sqrt(t.fan / t.ne[0])
         return (rng.standard_normal(count).astype(np.float32) * np.float32(std)).view(np.uint8)
-
-    def _draft_noise(self) -> float:
-        o, g = self.options, self.options.geometry
-        if o.draft_agreement is None:
-            return o.draft_noise
-        own = o.noise / sqrt(1 + o.noise**2)
-        return noise_for(o.draft_agreement, g.hidden_size, own, max(g.vocab_size // o.topics - 1, 1))
-
-    def _draft_input(self, i: int) -> NDArray[np.float32]:
-        """[hidden, 2 hidden]: the next token's embedding passes, the trunk's residual is noise beside it."""
-        hidden = self.options.geometry.hidden_size
-        noise = np.random.default_rng([self.options.seed, i]).standard_normal(
-            (hidden, hidden), dtype=np.float32
-        )
-        noise *= np.float32(self._draft_noise() / sqrt(hidden))
-        return np.concatenate([np.eye(hidden, dtype=np.float32), noise], axis=1)

@@ -32,12 +32,9 @@ _THREADS = 256
 _COPIERS, _FEW_COPIERS = 48, 20
 _SOON = 1024  # rows of a chunk that is computed sooner than its experts are sent
 _BESIDE, _REST, _ALL = 0, 1, 2
-_HELD = (
-    2  # layers whose experts must stay: that which computes, and the next one, whose list is made meanwhile
-)
-_SOON_HELD = (
-    4  # further layers that the policy leaves alone: a chunk gets so far before what it asks for is applied
-)
+# Layers whose experts must stay: that which computes, and the next one, whose list is made meanwhile. Further ones that
+# the policy leaves alone: a chunk gets so far before what it asks for is applied.
+_HELD, _SOON_HELD = 2, 4
 
 
 class PromptExperts:
@@ -65,9 +62,8 @@ class PromptExperts:
         self._ready, self._done = driver.event(), driver.event()
         self._holds: dict[tuple[int, int], Any] = {}
         self.held = False  # whether experts of any layer must stay where they are
-        self.begun = (
-            0  # rows of the program whose first layer's experts are under way before its chunk begins
-        )
+        # Rows of the program whose first layer's experts are under way before its chunk begins.
+        self.begun = 0
 
     def table(self, weight: Weight) -> int | None:
         """Address of uint64 [num_experts] for a stack in tiers, as chunks read it."""

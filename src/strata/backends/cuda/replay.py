@@ -82,8 +82,8 @@ class CudaReplay:
 
     def submit(self, begin: int = 0, end: int | None = None) -> None:
         """Starts ops [begin, end) with the inputs as they are now."""
-        if begin == 0 and self._lists:
-            self._tier_of_chunks.begin_chunk(*self._first_needs)
+        if begin == 0 and self._reads is not None:
+            self._reads.begin_chunk(*self._first_needs)
         for first, after in pairwise(self._cuts(begin, end)):
             if after in self._streamed:
                 self._submit_streamed(first, after)
@@ -94,17 +94,13 @@ class CudaReplay:
 
     def ready(self) -> bool:
         """Takes a step towards the first part of a chunk, beside steps that go on; whether it may start."""
-        return not self._lists or self._tier_of_chunks.make_ready(*self._first_needs)
+        return self._reads is None or self._reads.make_ready(*self._first_needs)
 
     @property
-    def _lists(self) -> bool:
-        """Whether it is a chunk whose experts lie in tiers."""
-        return self.chunk and self._tier is not None and self._tier.prompts is not None
-
-    @property
-    def _tier_of_chunks(self) -> ExpertTier:
-        assert self._tier is not None
-        return self._tier
+    def _reads(self) -> ExpertTier | None:
+        """Of a chunk: the tier where its experts lie, if they do."""
+        tier = self._tier if self.chunk else None
+        return tier if tier is not None and tier.prompts is not None else None
 
     @property
     def _first_needs(self) -> tuple[int, int | None, int]:

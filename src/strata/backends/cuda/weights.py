@@ -55,7 +55,9 @@ class WeightStore:
         key = weight, layout
         if key not in self._placed:
             n, k = weight.shape[-2:] if len(weight.shape) > 1 else (1, weight.shape[-1])
-            self._placed[key] = self._put(weight.data, weight.format, n, k, layout)
+            self._placed[key] = self._write(
+                self._slabs.take(weight.data.nbytes), weight.data, weight.format, n, k, layout
+            )
         return self._placed[key]
 
     def lies_at(self, weight: Weight, address: int) -> None:
@@ -69,26 +71,12 @@ class WeightStore:
             layout = PACKED if is_packed(weight.format) else FILE
             each = weight.data.nbytes // experts
             stride = -(-each // ALIGNMENT) * ALIGNMENT if layout == PACKED else each
-            first = self._put(weight.data, weight.format, n, k, layout, experts, stride)
+            first = self._slabs.take(stride * experts)
+            self._write(first, weight.data, weight.format, n, k, layout, experts, stride)
             self._tables[weight] = self._slabs.take(8 * experts)
             addresses = first + stride * np.arange(experts, dtype=np.uint64)
             self._driver.upload(self._tables[weight], addresses.astype(np.uint64))
         return self._tables[weight]
-
-    def _put(
-        self,
-        data: NDArray[np.uint8],
-        fmt: Format,
-        n: int,
-        k: int,
-        layout: str,
-        matrices: int = 1,
-        stride: int = 0,
-    ) -> int:
-        """Address of matrices [n, k] that lie one after another in `data`, `stride` bytes apart on the device."""
-        address = self._slabs.take(data.nbytes if matrices == 1 else stride * matrices)
-        self._write(address, data, fmt, n, k, layout, matrices, stride)
-        return address
 
     def _write(
         self,
@@ -100,10 +88,11 @@ class WeightStore:
         layout: str,
         matrices: int = 1,
         stride: int = 0,
-    ) -> None:
+    ) -> int:
+        """Matrices [n, k] that lie one after another in `data`, to an address, `stride` bytes apart; returns it."""
         if layout == FILE:
             self._driver.upload(address, np.ascontiguousarray(data))
-            return
+            return address
         if not self._stage:
             self._stage = self._driver.allocate(STAGE_BYTES)
         flat = data.reshape(-1)
@@ -115,6 +104,7 @@ class WeightStore:
             self._driver.upload(self._stage, np.ascontiguousarray(part))
             self._driver.launch(_pack(fmt, self._stage, address, first, count, blocks, stride))
             self._driver.synchronize()
+        return address
 
     def rewrite(self, weight: Weight, data: NDArray[np.uint8]) -> None:
         """Other values for a matrix that is there, for measurements."""

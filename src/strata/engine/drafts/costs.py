@@ -6,16 +6,16 @@ unless it was so dear that finding out would be.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from strata.ops import MAX_DRAFTS, MAX_STEP_ROWS
 
 WEIGHT = 0.15  # of a new measurement
-FADES, FADES_LAST = (
-    48,
-    4096,
-)  # steps in which half of what a cost differs by from that is gone; four times as many each
-AS_BAD = 0.7  # time that it is found as bad again
+# Steps in which half of what a cost differs by from that is gone; four times as many each time that it is found as bad
+# again, up to the last.
+FADES, FADES_LAST = 48, 4096
+AS_BAD = 0.7  # of what was known
 TOO_DEAR = 3.5  # plain steps
 FEW_LATELY = 4  # plain steps, the fastest of which is compared with that of as many before
 FASTER = 0.9  # times those: still getting faster
@@ -46,20 +46,17 @@ class Means:
         """Forgets a mean."""
         del self.ms[at], self.seen[at]
 
-    def around(self, x: int) -> tuple[int, int] | None:
-        """The nearest known below and above, where there are both."""
-        below, above = [k for k in self.ms if k < x], [k for k in self.ms if k > x]
-        return (max(below), min(above)) if below and above else None
-
-    def at(self, x: int) -> float | None:
-        """Between what is known; beyond it, nothing."""
+    def at(self, x: int, value: Callable[[int], float] | None = None) -> float | None:
+        """Between what is known; beyond it, nothing. `value`: of what is known, in place of its mean."""
+        value = value or self.ms.__getitem__
         if x in self.ms:
-            return self.ms[x]
-        around = self.around(x)
-        if around is None:
+            return value(x)
+        below, above = [k for k in self.ms if k < x], [k for k in self.ms if k > x]
+        if not below or not above:
             return None
-        a, b = around
-        return self.ms[a] + (self.ms[b] - self.ms[a]) * (x - a) / (b - a)
+        a, b = max(below), min(above)
+        first, last = value(a), value(b)
+        return first + (last - first) * (x - a) / (b - a)
 
 
 class StepCosts:
@@ -108,14 +105,8 @@ class StepCosts:
 
     def drafted(self, sequences: int, rows: int) -> float:
         """A step of `rows` rows; from what is known of fewer rows, where it was not measured."""
-        if rows in self._drafted.ms:
-            return self._faded(sequences, rows)
-        around = self._drafted.around(rows)
-        if around is None:
-            return self._reckoned(sequences, rows, list(self._drafted.ms))
-        a, b = around
-        below, above = self._faded(sequences, a), self._faded(sequences, b)
-        return below + (above - below) * (rows - a) / (b - a)
+        known = self._drafted.at(rows, lambda k: self._faded(sequences, k))
+        return self._reckoned(sequences, rows, list(self._drafted.ms)) if known is None else known
 
     def _faded(self, sequences: int, rows: int) -> float:
         """A step of rows that was measured, the less by that the longer ago it was."""

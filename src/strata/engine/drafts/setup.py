@@ -5,7 +5,6 @@ from collections.abc import Callable
 from strata import log
 from strata.config import EngineOptions
 from strata.engine.drafts.counts import DraftCounts
-from strata.engine.drafts.decision import Decision
 from strata.engine.drafts.report import DraftReport
 from strata.engine.drafts.speculation import DraftOptions, Speculation
 from strata.engine.runner import Runner
@@ -19,10 +18,8 @@ def make_speculation(file: ModelFile, runner: Runner, options: EngineOptions) ->
     if not options.spec or not (layer or lookup):
         return None
     reduced = runner.following is not None and runner.following.vocabulary is not None
-    made = Speculation(
-        DraftOptions(layer, lookup, options.spec, options.spec_min_p), _script_by_id(file), reduced
-    )
-    made.decision = Decision(most_rows=runner.step_rows)
+    drafts = DraftOptions(layer, lookup, options.spec, options.spec_min_p, runner.step_rows)
+    made = Speculation(drafts, _script_by_id(file), reduced)
     made.ahead = lambda: runner.guessing
     made.verifying = lambda: runner.verifying
     return made

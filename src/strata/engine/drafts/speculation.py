@@ -21,12 +21,14 @@ Grow = Callable[[Request, int], bool]  # makes a sequence hold so many cells, wh
 
 @dataclass(frozen=True)
 class DraftOptions:
-    """`spec`: most drafts at once for a sequence; `min_p`: the layer's probability below which a chain ends."""
+    """`spec`: most drafts at once for a sequence; `min_p`: the layer's probability below which a chain ends;
+    `step_rows`: most rows of a step with drafts."""
 
     layer: bool
     lookup: bool
     spec: int = MAX_DRAFTS
     min_p: float = 0.0
+    step_rows: int = MAX_STEP_ROWS
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Speculation:
     ):
         self.options, self.counts, self._script = options, DraftCounts(), script
         self._teller = Teller(options.spec, reduced)
-        self.decision: Decider = Decision()
+        self.decision: Decider = Decision(most_rows=options.step_rows)
         self.clock = perf_counter
         self.tamper: Callable[[Request, list[int]], list[int]] | None = None  # tests: other drafts
         self.ahead: Callable[[], bool] = lambda: False  # whether the next step is running already,
@@ -104,9 +106,7 @@ class Speculation:
             offers = [t.proposal(min(n, spec), self._fares, min_p) for t, n in zip(tracks, left, strict=True)]
             counts = self._counts(offers)
         chains = self._chains(tracks, left, offers)
-        if (
-            self.ahead() and not self.verifying()
-        ):  # what runs already is taken first, and nothing is started after it
+        if self.ahead() and not self.verifying():  # what runs is taken first, and nothing is started after it
             held = plain.hold or any(counts) or any(chains)
             return DecodeRows(plain.sequences, plain.positions, plain.token_ids, hold=held)
         if not any(counts) and not any(chains):

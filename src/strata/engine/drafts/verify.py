@@ -114,7 +114,7 @@ class Verifier:
         token, sequence = int(tokens[row]), int(decode.sequences[row])
         if token < 0 or token != int(decode.token_ids[row + 1]):
             return False
-        if token in self._stops.get(sequence, NO_STOPS):
+        if self._stopped(sequence, token):
             output.cut[sequence] = True
             return False
         return sequence not in output.faults
@@ -141,11 +141,13 @@ class Verifier:
 
     def _goes_on(self, sequences: Ints, token_ids: Ints, output: StepOutput) -> bool:
         """Whether the next step has the same sequences, and nothing beside them."""
-        stopped = any(
-            t in self._stops.get(s, NO_STOPS)
-            for s, t in zip(sequences.tolist(), token_ids.tolist(), strict=True)
-        )
-        return not (stopped or output.faults or output.plan.reading or output.plan.prompt)
+        if output.faults or output.plan.reading or output.plan.prompt:
+            return False
+        return not any(map(self._stopped, sequences.tolist(), token_ids.tolist()))
+
+    def _stopped(self, sequence: int, token: int) -> bool:
+        """Whether a text ends with the token."""
+        return token in self._stops.get(sequence, NO_STOPS)
 
     def _chains(
         self, decode: DecodeRows, first: NDArray[np.int64], kept: list[int], tokens: Ints, output: StepOutput
@@ -160,6 +162,6 @@ class Verifier:
         lengths = np.zeros(len(own), np.int32) if decode.chains is None else decode.chains.copy()
         last = tokens[first + np.array(kept)]
         for i, (sequence, token) in enumerate(zip(own.tolist(), last.tolist(), strict=True)):
-            if sequence in output.faults or token in self._stops.get(sequence, NO_STOPS):
+            if sequence in output.faults or self._stopped(sequence, token):
                 lengths[i] = 0
         return following.draft(own, lengths, output)

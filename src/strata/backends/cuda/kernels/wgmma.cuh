@@ -27,7 +27,7 @@ template <int Left, int N> __device__ __forceinline__ void products_wait(float (
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(c[i])::"memory");  // nothing reads them before
 }
 
-// SharedLines of B, or rows of A, in shared memory: the lower half of what tells the tensor cores where they lie. A warp's lanes agree on it, so that it
+// Columns of B, or rows of A, in shared memory: the lower half of what tells the tensor cores where they lie. A warp's lanes agree on it, so that it
 // has a uniform register and a place further on costs one addition.
 struct SharedLines {
   uint32_t low;
