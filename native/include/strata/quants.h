@@ -282,8 +282,22 @@ STRATA_HD float dot32(const Block32& w, const int8_t* code, const int16_t* sums1
   return y;
 }
 
-// Float32 values of one whole block, in the order of operations of strata.quants: (d scale) code, then + dmin min.
+// Float32 values of 32 of a quantised block, its i-th, in the order of operations of strata.quants: (d scale) code, then + dmin min.
 // Exact to the bit only without contraction (-ffp-contract=off, --fmad=false).
+template <QuantType T> STRATA_HD void dequantize_32(const uint8_t* p, int i, float* out) {
+  Block32 block;
+  Format<T>::block32(p, i, block);
+  for (int h = 0; h < 2; ++h) {
+    const float scale = block.d[h] * static_cast<float>(block.scale[h]);
+    const float min = block.dmin * static_cast<float>(block.min[h]);
+    for (int j = 16 * h; j < 16 * h + 16; ++j) {
+      out[j] = scale * static_cast<float>(block.code[j]);
+      if constexpr (Format<T>::has_min) out[j] += min;
+    }
+  }
+}
+
+// Those of one whole block.
 template <QuantType T> STRATA_HD void dequantize_block(const uint8_t* p, float* out) {
   if constexpr (T == QuantType::F32) {
     out[0] = bits_float(load32(p));
@@ -292,18 +306,7 @@ template <QuantType T> STRATA_HD void dequantize_block(const uint8_t* p, float* 
   } else if constexpr (T == QuantType::BF16) {
     out[0] = bf16_float(static_cast<uint16_t>(load16(p)));
   } else {
-    for (int i = 0; i < Format<T>::values / 32; ++i) {
-      Block32 block;
-      Format<T>::block32(p, i, block);
-      for (int h = 0; h < 2; ++h) {
-        const float scale = block.d[h] * static_cast<float>(block.scale[h]);
-        const float min = block.dmin * static_cast<float>(block.min[h]);
-        for (int j = 16 * h; j < 16 * h + 16; ++j) {
-          out[32 * i + j] = scale * static_cast<float>(block.code[j]);
-          if constexpr (Format<T>::has_min) out[32 * i + j] += min;
-        }
-      }
-    }
+    for (int i = 0; i < Format<T>::values / 32; ++i) dequantize_32<T>(p, i, out + 32 * i);
   }
 }
 
