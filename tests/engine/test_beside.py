@@ -138,6 +138,24 @@ def test_a_first_prompt_is_begun_with_one_part():
     assert next(gap for gap in gaps if gap > EARLY) == pytest.approx(EARLY + part_ms(0, ROWS))
 
 
+def test_nothing_is_drafted_or_run_ahead_beside_a_chunk():
+    """Also not in steps for which its budget is spent."""
+    run, seen = Run(lambda step: EARLY), []
+
+    def rows(plain, requests, grow):
+        seen.append(run.scheduler._reader.busy)
+        return plain
+
+    run.scheduler.drafts = SimpleNamespace(rows=rows, update=lambda *_: None, leave=lambda _: None)
+    schedule, plans = run.scheduler.schedule, []
+    run.scheduler.schedule = lambda: plans.append(schedule()) or plans[-1]
+    run.beside(2 * ROWS)
+    run.step()
+    reading = [plan for plan in plans if plan.reading]
+    assert all(plan.decode.hold for plan in reading) and any(plan.prompt is None for plan in reading)
+    assert seen and not any(seen)
+
+
 def test_the_gap_can_be_missed(monkeypatch):
     """Without the bound parts follow a slow step as its time has earned them."""
     monkeypatch.setattr(reader, "GAP_MS", 1e9)

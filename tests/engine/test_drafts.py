@@ -16,7 +16,7 @@ from strata.engine.drafts.verify import Verifier
 from strata.gguf import open_model
 
 NAMES = ["llama", "qwen35", "qwen4exp"]
-COUNT = 20
+COUNT = 56
 
 
 def text(seed, count):

@@ -1,6 +1,6 @@
 """The scheduler: host-only; decides each step's rows from requests and memory's counts, and never sees a model."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Protocol
 
@@ -122,8 +122,13 @@ class Scheduler:
             self._begin_chunk(decoding)
         if not (decoding or tails or self._reader.busy) and len(self._prompts) > 1:
             self.preempt(self._youngest())  # prompts that hold all memory among them, none finding more
-        rows = self._batch.rows() if tails else self._decode_rows()
         cursor = self._reader.cursor(decoding)
+        if tails:
+            rows = self._batch.rows()
+        elif self._reader.busy:  # nothing makes these steps longer, or runs before the chunk's next part
+            rows = replace(self._batch.rows(), hold=True)
+        else:
+            rows = self._decode_rows()
         return StepPlan(rows, tails, cursor, started, self._reader.busy)
 
     def _decode_rows(self) -> DecodeRows:

@@ -200,6 +200,9 @@ class Speculation:
             if n and began is not None and self._ended_at is not None:
                 self.decision.saw_plain(n, took)
             self._count_step(n, n, False)
+            for request in requests:  # a chain that no step took up is of an earlier place now
+                if request in self._tracks:
+                    self._tracks[request].chain = None
             return
         accepted = output.accepted if output.accepted is not None else np.ones(n, np.int32)
         self._learn(output, requests, accepted)
