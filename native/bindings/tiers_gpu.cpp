@@ -66,7 +66,7 @@ void bind_tiers_gpu(nb::module_& m) {
       .def("set_layer", [](GpuDevice& d, int32_t layer, const RecordTuple& gate_up, const RecordTuple& down) {
         d.workers().set_layer(layer, expert_kernels(gate_up, down));
       }, nb::arg("layer"), nb::arg("gate_up"), nb::arg("down"))
-      .def("set_costs", [](GpuDevice& d, const std::vector<float>& c) { d.settings().costs = costs(c); }, nb::arg("costs"))
+      .def("set_costs", [](GpuDevice& d, const std::vector<float>& c) { d.workers().set_costs(costs(c)); }, nb::arg("costs"))
       .def("set_share", [](GpuDevice& d, float share) { d.settings().share = share; }, nb::arg("share"))
       .def("set_link", [](GpuDevice& d, float ns_byte) { d.settings().link_ns_byte = ns_byte; }, nb::arg("ns_byte"))
       .def("set_ahead", [](GpuDevice& d, uint32_t most) { d.settings().ahead = most; }, nb::arg("most"))

@@ -18,6 +18,9 @@ void bind_slots(nb::module_& m) {
       .def("promote", [](PolicyDevice& d, int32_t layer, int32_t expert, uint32_t slot) {
         return d.slot_table().promote(layer, expert, slot);
       }, nb::arg("layer"), nb::arg("expert"), nb::arg("slot"))
+      .def("replace", [](PolicyDevice& d, int32_t layer, int32_t expert, uint32_t slot) {
+        return d.slot_table().replace(layer, expert, slot);
+      }, nb::arg("layer"), nb::arg("expert"), nb::arg("slot"))
       .def("retire", [](PolicyDevice& d, int32_t layer, int32_t expert) { return d.slot_table().retire(layer, expert); },
            nb::arg("layer"), nb::arg("expert"))
       .def("slot_of", [](PolicyDevice& d, int32_t layer, int32_t expert) { return d.slot_table().slot_of(layer, expert); },

@@ -59,13 +59,32 @@ bool GpuSlots::append(const SlotChange& change) {
   return true;
 }
 
+// Whether an absent expert may ever lie in the slot.
+bool GpuSlots::fits(int32_t layer, int32_t expert, uint32_t slot) const {
+  if (!known(layer, expert) || slot >= slots_.size() || holder_[index(layer, expert)] >= 0) return false;
+  return !lent_[slot] && slots_[slot].bytes >= expert_bytes(layer);
+}
+
 bool GpuSlots::promote(int32_t layer, int32_t expert, uint32_t slot) {
   const std::lock_guard<std::mutex> lock(lock_);
   settle();
-  if (!known(layer, expert) || slot >= slots_.size() || holder_[index(layer, expert)] >= 0) return false;
+  return fits(layer, expert, slot) && slots_[slot].state == kFree && bring(layer, expert, slot, -1);
+}
+
+bool GpuSlots::replace(int32_t layer, int32_t expert, uint32_t slot) {
+  const std::lock_guard<std::mutex> lock(lock_);
+  settle();
+  if (!fits(layer, expert, slot) || slots_[slot].state != kResident) return false;
+  const size_t leaving = index(slots_[slot].layer, slots_[slot].expert);
+  if (!bring(layer, expert, slot, static_cast<int32_t>(leaving))) return false;
+  holder_[leaving] = -1;
+  counters_->add(kRetirements);
+  return true;
+}
+
+bool GpuSlots::bring(int32_t layer, int32_t expert, uint32_t slot, int32_t leaving) {
   Slot& s = slots_[slot];
-  if (lent_[slot] || s.state != kFree || s.bytes < expert_bytes(layer)) return false;
-  if (!append({s.address, -1, static_cast<int32_t>(index(layer, expert)), slot, 0})) return false;
+  if (!append({s.address, leaving, static_cast<int32_t>(index(layer, expert)), slot, 0})) return false;
   s.state = kArriving, s.epoch = load_acquire(&ring_->epoch), s.layer = layer, s.expert = expert;
   holder_[index(layer, expert)] = static_cast<int32_t>(slot);
   arriving_.emplace_back(written_, slot);
@@ -172,7 +191,7 @@ GpuDevice::GpuDevice(std::shared_ptr<ExpertStore> store, const GpuOptions& optio
       counted_(kNumCounters, 0) {
   parts_.settings->limit_ns = options.limit_ns;
   WorkerOptions working{options.workers, options.inner, options.limit_ns};
-  working.polling = true, working.fault_words = options.faults;
+  working.polling = true, working.fault_words = options.faults, working.told = &parts_.settings->costs;
   if (options.apart) working.counters = &apart_;
   workers_ = std::make_unique<Workers>(working, store_.get(), parts_.box, options.limits, &fault_, &kernel_faults_);
 }

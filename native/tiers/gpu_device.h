@@ -20,6 +20,8 @@ class GpuSlots : public SlotTable {
   GpuSlots(std::vector<uint64_t> bytes, int32_t num_experts, std::vector<Slot> slots, ChangeRing* ring, Counters* counters);
 
   bool promote(int32_t layer, int32_t expert, uint32_t slot) override;
+  bool replace(int32_t layer, int32_t expert, uint32_t slot) override;
+  bool replaces() const override { return true; }
   bool retire(int32_t layer, int32_t expert) override;  // not while it is arriving
   int32_t slot_of(int32_t layer, int32_t expert) const override;
   uint32_t state(uint32_t slot) const override;
@@ -43,6 +45,8 @@ class GpuSlots : public SlotTable {
   bool known(int32_t layer, int32_t expert) const;
   size_t index(int32_t layer, int32_t expert) const;
   bool append(const SlotChange& change);
+  bool fits(int32_t layer, int32_t expert, uint32_t slot) const;
+  bool bring(int32_t layer, int32_t expert, uint32_t slot, int32_t leaving);
   void settle() const;
   bool retire(Slot& slot, uint32_t number);
 

@@ -9,7 +9,8 @@ namespace strata::tiers {
 namespace {
 constexpr auto kPause = std::chrono::microseconds(200);
 constexpr double kMostCredit = 0.25;  // seconds of the link that a quiet time may save up
-constexpr size_t kPromptShare = 4;    // a step that uses more than one in four experts is a prompt: it says little
+constexpr size_t kPromptShare = 4;    // a layer of which more than one in four experts are used is a prompt's: it says little
+constexpr size_t kWantedAtOnce = 48;  // choosing victims takes about a millisecond, however many
 
 std::vector<uint64_t> bytes_by_expert(const SlotTable& r) {
   std::vector<uint64_t> bytes;
@@ -67,8 +68,10 @@ void Policy::work() {
     take(records);
     promote_waiting();
     if (records.empty()) {
+      finish_layer();
+      if (layer_ == device_->slot_table().num_layers() - 1) swap();
       // An epoch that has ended and left no more records is complete.
-      if (!used_.empty() && device_->slot_table().ended() == epoch_) finish_step();
+      if (begun_ && device_->slot_table().ended() == epoch_) finish_step();
       std::this_thread::sleep_for(kPause);
     }
   }
@@ -77,26 +80,37 @@ void Policy::work() {
 void Policy::take(const std::vector<RouteRecord>& records) {
   const auto experts = static_cast<uint32_t>(device_->slot_table().num_experts());
   for (const RouteRecord& r : records) {
-    if (r.epoch != epoch_ && !used_.empty()) finish_step();
-    epoch_ = r.epoch;
+    if (r.epoch != epoch_ && begun_) finish_step();
+    if (r.layer != layer_) finish_layer();
+    epoch_ = r.epoch, layer_ = r.layer, begun_ = true;
     used_.push_back(r.layer * experts + r.expert);
     if (r.place != kHit) missed_.push_back(used_.back());
   }
 }
 
-void Policy::finish_step() {
-  if (used_.size() * kPromptShare > bytes_.size()) {
-    ++skipped_;
-  } else {
-    {
-      const std::lock_guard<std::mutex> lock(lock_);
-      reuse_.observe(used_);
-    }
-    swap(missed_);
-    ++steps_;
+void Policy::finish_layer() {
+  if (used_.size() * kPromptShare > static_cast<size_t>(device_->slot_table().num_experts())) {
+    prompt_ = true;
+  } else if (!used_.empty()) {
+    const std::lock_guard<std::mutex> lock(lock_);
+    for (const uint32_t e : used_) reuse_.use(e);
+    wanted_.insert(wanted_.end(), missed_.begin(), missed_.end());
   }
   used_.clear();
   missed_.clear();
+  if (wanted_.size() >= kWantedAtOnce) swap();
+}
+
+void Policy::finish_step() {
+  finish_layer();
+  swap();
+  {
+    const std::lock_guard<std::mutex> lock(lock_);
+    reuse_.end_step();
+  }
+  (prompt_ ? skipped_ : steps_)++;
+  begun_ = prompt_ = false;
+  layer_ = -1;
 }
 
 // Bytes that promotions may move now: what the link could have carried since it was last asked, less what steps copied.
@@ -122,39 +136,48 @@ std::vector<Seat> Policy::seats() const {
   return seats;
 }
 
-void Policy::swap(const std::vector<uint32_t>& missed) {
-  if (missed.empty()) return;
+void Policy::swap() {
+  if (wanted_.empty()) return;
   SlotTable& residency = device_->slot_table();
   const int32_t experts = residency.num_experts();
   std::vector<uint32_t> wanted;
-  for (const uint32_t e : missed) {
-    const bool coming = std::find(coming_.begin(), coming_.end(), int64_t{e}) != coming_.end();
+  for (const uint32_t e : wanted_) {
+    const bool coming = num_coming_ > 0 && std::find(coming_.begin(), coming_.end(), int64_t{e}) != coming_.end();
     const auto layer = static_cast<int32_t>(e) / experts, expert = static_cast<int32_t>(e) % experts;
     if (!coming && residency.may_move(layer) && residency.slot_of(layer, expert) < 0) wanted.push_back(e);
   }
+  wanted_.clear();
   std::vector<Swap> swaps;
   {
     const std::lock_guard<std::mutex> lock(lock_);
     swaps = choose_swaps(reuse_, bytes_, wanted, seats(), {allowance(), options_.gain});
   }
-  for (const Swap& s : swaps) {
-    if (s.victim != Seat::kEmpty && !residency.retire(static_cast<int32_t>(s.victim) / experts,
-                                                      static_cast<int32_t>(s.victim) % experts))
-      continue;
-    coming_[s.slot] = s.expert;
-    credit_ -= static_cast<double>(bytes_[s.expert]);
-  }
+  for (const Swap& s : swaps)
+    if (ask(s)) credit_ -= static_cast<double>(bytes_[s.expert]);
   promote_waiting();
+}
+
+// False where somebody else was there first.
+bool Policy::ask(const Swap& s) {
+  SlotTable& residency = device_->slot_table();
+  const int32_t experts = residency.num_experts();
+  const auto layer = static_cast<int32_t>(s.expert) / experts, expert = static_cast<int32_t>(s.expert) % experts;
+  if (s.victim == Seat::kEmpty) return residency.promote(layer, expert, s.slot);
+  if (residency.replaces()) return residency.replace(layer, expert, s.slot);
+  const auto victim = static_cast<int32_t>(s.victim);
+  if (!residency.retire(victim / experts, victim % experts)) return false;
+  coming_[s.slot] = s.expert, ++num_coming_;
+  return true;
 }
 
 void Policy::promote_waiting() {
   SlotTable& residency = device_->slot_table();
   const int32_t experts = residency.num_experts();
-  for (uint32_t slot = 0; slot < coming_.size(); ++slot) {
+  for (uint32_t slot = 0; num_coming_ > 0 && slot < coming_.size(); ++slot) {
     if (coming_[slot] == Seat::kEmpty || residency.state(slot) != kFree) continue;
     const auto e = static_cast<int32_t>(coming_[slot]);
     residency.promote(e / experts, e % experts, slot);  // refused: someone else brought it meanwhile
-    coming_[slot] = Seat::kEmpty;
+    coming_[slot] = Seat::kEmpty, --num_coming_;
   }
 }
 

@@ -1,4 +1,5 @@
-// The residency policy: a thread that reads what steps routed to and moves experts into VRAM and out of it.
+// The residency policy: a thread that reads what steps routed to and moves experts into VRAM and out of it. It asks while a
+// step runs, for what its first layers missed, so that the next step has it: the staging ring may keep it no longer.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -38,8 +39,10 @@ class Policy {
  private:
   void work();
   void take(const std::vector<RouteRecord>& records);
+  void finish_layer();
   void finish_step();
-  void swap(const std::vector<uint32_t>& missed);
+  void swap();
+  bool ask(const Swap& swap);
   void promote_waiting();
   uint64_t allowance();
   std::vector<Seat> seats() const;
@@ -51,8 +54,12 @@ class Policy {
   ReuseModel reuse_;
   RouteReader reader_;
   uint32_t epoch_ = 0;
-  std::vector<uint32_t> used_, missed_;    // of the step that is being read
-  std::vector<int64_t> coming_;            // by slot: the expert that it is kept for; Seat::kEmpty
+  std::vector<uint32_t> used_, missed_;  // of the layer that is being read
+  int32_t layer_ = -1;
+  bool begun_ = false, prompt_ = false;  // whether the step has records; whether any layer's were a prompt's
+  std::vector<uint32_t> wanted_;         // that missed, of layers before, and nobody has been asked for
+  std::vector<int64_t> coming_;             // by slot: the expert that it is kept for until it is free; Seat::kEmpty
+  size_t num_coming_ = 0;                   // of them
   uint64_t moved_at_ = 0, step_bytes_ = 0;  // when the link's allowance was last counted, and step copies by then
   double credit_ = 0;
   std::atomic<uint64_t> steps_{0}, lost_{0}, skipped_{0};

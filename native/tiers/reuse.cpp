@@ -44,13 +44,26 @@ void ReuseModel::learn() {
 }
 
 void ReuseModel::observe(const std::vector<uint32_t>& used) {
-  if (step_ % kHorizon == 0) learn();
-  for (const uint32_t e : used) {
-    used_[e] = 1;
-    const float kept = last_[e] < 0 ? 0.0f : count_[e] * std::exp(static_cast<float>(last_[e] - step_) / kDecaySteps);
-    count_[e] = kept + 1.0f;
-    last_[e] = step_;
-  }
+  for (const uint32_t e : used) use(e);
+  end_step();
+}
+
+void ReuseModel::use(uint32_t expert) {
+  begin_step();
+  used_[expert] = 1;
+  const float kept = last_[expert] < 0 ? 0.0f : count_[expert] * std::exp(static_cast<float>(last_[expert] - step_) / kDecaySteps);
+  count_[expert] = kept + 1.0f;
+  last_[expert] = step_;
+}
+
+void ReuseModel::begin_step() {
+  if (!begun_ && step_ % kHorizon == 0) learn();
+  begun_ = true;
+}
+
+void ReuseModel::end_step() {
+  begin_step();
+  begun_ = false;
   ++step_;
 }
 
@@ -61,16 +74,16 @@ float ReuseModel::share(int age, int count) const {
 
 float ReuseModel::score(uint32_t expert) const {
   if (last_[expert] < 0) return -1.0f;
-  const Place p = place(expert, step_);
+  const Place p = place(expert, next());
   const int a = static_cast<int>(p.age), c = static_cast<int>(p.count);
   const float u = p.age - static_cast<float>(a), v = p.count - static_cast<float>(c);
   const float younger = share(a, c) * (1 - v) + share(a, c + 1) * v, older = share(a + 1, c) * (1 - v) + share(a + 1, c + 1) * v;
-  return younger * (1 - u) + older * u - kNewer * std::log2(static_cast<float>(step_ - last_[expert]));
+  return younger * (1 - u) + older * u - kNewer * std::log2(static_cast<float>(next() - last_[expert]));
 }
 
 ReuseModel::State ReuseModel::state() const {
   State s{{}, count_, {used_share_.begin(), used_share_.end()}, {seen_share_.begin(), seen_share_.end()}};
-  for (const int64_t last : last_) s.ages.push_back(last < 0 ? -1 : static_cast<int32_t>(step_ - last));
+  for (const int64_t last : last_) s.ages.push_back(last < 0 ? -1 : static_cast<int32_t>(next() - last));
   return s;
 }
 

@@ -19,10 +19,12 @@ class ReuseModel {
 
   explicit ReuseModel(size_t experts);
 
-  // One step's distinct experts.
+  // One step's distinct experts; or one by one while it runs, and its end.
   void observe(const std::vector<uint32_t>& used);
+  void use(uint32_t expert);
+  void end_step();
 
-  // Of `expert` at the next step; -1 when it was never used.
+  // Of `expert` at the step after this one; -1 when it was never used.
   float score(uint32_t expert) const;
 
   // What it has learned, to be kept: per expert the age in steps (-1: never used) and the count, then the two tables.
@@ -40,10 +42,14 @@ class ReuseModel {
     float age, count;
   };
   Place place(uint32_t expert, int64_t step) const;
+  void begin_step();
   void learn();
   float share(int age, int count) const;
 
-  int64_t step_ = 0;
+  int64_t next() const { return step_ + (begun_ ? 1 : 0); }
+
+  int64_t step_ = 0;     // steps that have ended
+  bool begun_ = false;  // whether the next has begun
   std::vector<int64_t> last_;  // step of the last use; -1
   std::vector<float> count_;   // decayed, as it was right after the last use
   std::vector<uint8_t> cell_, used_;  // of the horizon under way; kNoCell: not seen when it began

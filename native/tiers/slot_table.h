@@ -16,6 +16,10 @@ class SlotTable {
   // Begins to bring an expert into a free slot. False, and nothing happens, when the slot is not free or too small, or
   // the expert is resident, arriving or named wrongly.
   virtual bool promote(int32_t layer, int32_t expert, uint32_t slot) = 0;
+  // Brings an expert into the slot of a resident one, which leaves at the same moment. False, and nothing happens, where
+  // that cannot be, or a slot must be left before another expert may come.
+  virtual bool replace(int32_t, int32_t, uint32_t) { return false; }
+  virtual bool replaces() const { return false; }  // whether it ever can
   // Takes an expert out of the table at the next step's begin, or calls its arrival off where that is still possible.
   virtual bool retire(int32_t layer, int32_t expert) = 0;
   virtual int32_t slot_of(int32_t layer, int32_t expert) const = 0;  // -1: absent

@@ -2,6 +2,7 @@
 
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "cpu/float_mode.h"
@@ -9,6 +10,8 @@
 namespace strata::tiers {
 
 namespace {
+constexpr float kNewest = 0.05f;  // weight of a list in what lists cost
+constexpr float kForgive = 0.002f;  // of what is known to be slow is forgotten a replay: who gets no list tells nothing
 constexpr int kSpins = 2'000;  // turns of polling before a thread that has nothing to do naps
 constexpr auto kNap = std::chrono::microseconds(50);
 constexpr unsigned long kSlackNs = 1'000;  // by which a nap may last longer; the system's own 50 us would double it
@@ -51,6 +54,8 @@ void Workers::set_layer(int32_t layer, const ExpertKernels& kernels) { layers_[s
 
 uint32_t Workers::wake() {
   const uint32_t number = wakes_.fetch_add(1) + 1;
+  const float slower = slower_.load(std::memory_order_relaxed);
+  if (slower > 1.0f) tell_cost(slower + kForgive * (1.0f - slower));
   wakes_.notify_all();
   active_.store(1);
   active_.notify_all();
@@ -131,11 +136,20 @@ void Workers::open(uint32_t n) {
   if (static_cast<int32_t>(n - opened_) <= 0) return;  // a thread that was held up may come with an old list
   const Mailbox& head = *box_.head;
   const ExpertKernels& kernels = *layers_[static_cast<size_t>(head.layer)];
-  units_ = 0;
+  opened_at_ = now_ns();
+  const auto bytes = static_cast<float>(store_->expert_bytes(head.layer));
+  units_ = 0, expected_ns_ = 0;
   std::vector<int32_t> experts;
   for (int32_t i = 0; i < head.items; ++i) {
     prepare(*items_[static_cast<size_t>(i)], box_.items[i], kernels);
     experts.push_back(box_.items[i].expert);
+    expected_ns_ += bytes * (costs_.cpu_byte + static_cast<float>(box_.items[i].count) * costs_.cpu_row_byte);
+  }
+  downs_ = units_;
+  for (int32_t i = 0; i < head.items; ++i) {
+    Item& item = *items_[static_cast<size_t>(i)];
+    item.first_down = units_;
+    units_ += item.down_units;
   }
   items_left_.store(head.items);
   store_->prefetch(head.layer, experts.data(), experts.size());
@@ -146,7 +160,7 @@ void Workers::open(uint32_t n) {
 void Workers::prepare(Item& item, const MailboxItem& posted, const ExpertKernels& kernels) {
   item.gate_units = gate_up_units(kernels, posted.count), item.down_units = down_units(kernels, posted.count);
   item.first_unit = units_;
-  units_ += 1 + item.gate_units + item.down_units;
+  units_ += 1 + item.gate_units;
   item.state.store(kUnknown), item.gate_left.store(item.gate_units), item.down_left.store(item.down_units);
   item.batch.clear();
   const float* scales[kPlanes];
@@ -188,25 +202,49 @@ void Workers::find(Item& item, const MailboxItem& posted) {
 }
 
 void Workers::run(uint32_t n, int32_t unit) {
+  const bool down = unit >= downs_;
+  const auto first = [&](int32_t i) { return down ? items_[static_cast<size_t>(i)]->first_down : items_[static_cast<size_t>(i)]->first_unit; };
   int32_t index = 0;
-  while (index + 1 < box_.head->items && items_[static_cast<size_t>(index) + 1]->first_unit <= unit) ++index;
-  Item& item = *items_[static_cast<size_t>(index)];
-  int32_t part = unit - item.first_unit - 1;
-  if (part < 0) return find(item, box_.items[index]);
+  while (index + 1 < box_.head->items && first(index + 1) <= unit) ++index;
+  if (down) return run_down(n, index, unit - first(index));
+  run_gate_up(*items_[static_cast<size_t>(index)], box_.items[index], unit - first(index) - 1);
+}
+
+void Workers::run_gate_up(Item& item, const MailboxItem& posted, int32_t part) {
+  if (part < 0) return find(item, posted);
   for (int turn = 0; item.state.load(std::memory_order_acquire) == kUnknown; ++turn)
     if (stop_.load() != 0) return;
     else relax(turn);
-  const bool found = item.state.load() == kPinned;
-  if (part < item.gate_units) {
-    if (found) item.gate_up.run(item.gate_up, part, item.gate_units);
-    item.gate_left.fetch_sub(1, std::memory_order_acq_rel);
-    return;
-  }
+  if (item.state.load() == kPinned) item.gate_up.run(item.gate_up, part, item.gate_units);
+  item.gate_left.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+void Workers::run_down(uint32_t n, int32_t index, int32_t part) {
+  Item& item = *items_[static_cast<size_t>(index)];
   for (int turn = 0; item.gate_left.load(std::memory_order_acquire) > 0; ++turn)
     if (stop_.load() != 0) return;
     else relax(turn);
-  if (found) item.down.run(item.down, part - item.gate_units, item.down_units);
+  if (item.state.load() == kPinned) item.down.run(item.down, part, item.down_units);
   if (item.down_left.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(n, index);
+}
+
+void Workers::set_costs(const MissCosts& alone) {
+  costs_ = alone;
+  if (options_.told != nullptr) *options_.told = alone;
+  slower_.store(1.0f);
+}
+
+// A list is done: what it took beside what the costs say.
+void Workers::learn_cost() {
+  if (expected_ns_ <= 0.0f) return;
+  const float now = static_cast<float>(now_ns() - opened_at_) / expected_ns_, slower = slower_.load(std::memory_order_relaxed);
+  tell_cost(slower + kNewest * (std::clamp(now, 0.5f, 2.0f * slower) - slower));
+}
+
+void Workers::tell_cost(float slower) {
+  slower_.store(slower, std::memory_order_relaxed);
+  if (options_.told == nullptr) return;
+  options_.told->cpu_byte = costs_.cpu_byte * slower, options_.told->cpu_row_byte = costs_.cpu_row_byte * slower;
 }
 
 void Workers::report_faults() {
@@ -226,7 +264,10 @@ void Workers::finish(uint32_t n, int32_t index) {
     counters.add(kComputedPairs, item.batch.pairs.size());
   }
   // A device that has seen every item may post again: the list is told as served before its last item is.
-  if (items_left_.fetch_sub(1, std::memory_order_acq_rel) == 1) store_release(&box_.head->served, n);
+  if (items_left_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    learn_cost();
+    store_release(&box_.head->served, n);
+  }
   store_release(box_.served_items + index, n);
 }
 

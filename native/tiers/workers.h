@@ -23,10 +23,13 @@ struct WorkerOptions {
   bool polling = false;             // nobody calls rest(): they sleep when all that was started has finished
   uint32_t* fault_words = nullptr;  // by bit of native/cpu/op.h: what kernels report is stored there too
   Counters* counters = nullptr;     // of what they compute; null: the store's
+  // Where a device reads what computing costs: kept to what lists take while it copies beside them. Null: nowhere.
+  MissCosts* told = nullptr;
 };
 
-// A list's work is cut into units that threads take in order: for each item, find its expert in RAM, then products by 64
-// features. Nobody waits for a thread by name, so one that stalls holds up only what it took.
+// A list's work is cut into units that threads take in order: for each item, find its expert in RAM, then the first product by
+// 64 features; then the second product of each item, by which time the first is mostly there. Nobody waits for a thread by
+// name, so one that stalls holds up only what it took.
 class Workers {
  public:
   // `fault`: the step's word; `kernel_faults` collects the kernels' own bits.
@@ -42,6 +45,7 @@ class Workers {
   uint32_t wake();
   void rest();
   void finished(uint32_t number);
+  void set_costs(const MissCosts& alone);  // as measured while nothing else runs
   void inject(WorkerFault fault, uint32_t after);
   void end();  // all threads; a second call does nothing
   int alive() const { return alive_.load(); }
@@ -52,7 +56,7 @@ class Workers {
     ExpertBatch batch;
     std::atomic<uint32_t> state{0};  // of the expert: 0 unknown, 1 pinned, 2 not to be had
     std::atomic<int32_t> gate_left{0}, down_left{0};
-    int32_t first_unit = 0, gate_units = 0, down_units = 0;
+    int32_t first_unit = 0, gate_units = 0, first_down = 0, down_units = 0;
   };
   void work();
   struct Idle {
@@ -65,6 +69,10 @@ class Workers {
   void prepare(Item& item, const MailboxItem& posted, const ExpertKernels& kernels);
   bool claim(uint32_t n, int32_t* unit);
   void run(uint32_t n, int32_t unit);
+  void run_gate_up(Item& item, const MailboxItem& posted, int32_t part);
+  void run_down(uint32_t n, int32_t index, int32_t part);
+  void learn_cost();
+  void tell_cost(float slower);
   void find(Item& item, const MailboxItem& posted);
   void finish(uint32_t n, int32_t index);
   bool stalled(bool* die);
@@ -79,11 +87,15 @@ class Workers {
   std::atomic<uint32_t>* kernel_faults_;
   std::vector<std::optional<ExpertKernels>> layers_;
   std::vector<std::unique_ptr<Item>> items_;
+  MissCosts costs_{};
   std::vector<uint8_t> inner_;  // float rows, or codes, scales and sums, by pair
   uint64_t scales_at_ = 0, sums_at_ = 0;
   std::mutex opening_;
   uint32_t opened_ = 0;
-  int32_t units_ = 0;
+  int32_t units_ = 0, downs_ = 0;  // all, and where those of the second product begin
+  uint64_t opened_at_ = 0;
+  float expected_ns_ = 0;          // of the list, by the costs that were measured alone
+  std::atomic<float> slower_{1};   // than those costs lists take of late
   std::atomic<uint64_t> ticket_{0};  // list << 32 | next unit
   std::atomic<int32_t> items_left_{0};
   std::atomic<uint32_t> active_{0}, wakes_{0}, finished_{0}, stop_{0}, injected_{0}, after_{0};

@@ -10,7 +10,7 @@ from strata.engine import Engine, gpu_experts
 from strata.errors import FaultError
 
 STALL, DIE = 1, 2
-LEAVING = 3  # SlotState of tiers.h
+ARRIVING, RESIDENT, LEAVING = 1, 2, 3  # SlotState of tiers.h
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,25 @@ def test_while_experts_are_swapped(path, wanted, backend):
             counts = check(r, wanted)
             if swapper.done >= 20 and counts["retirements"] >= 5:
                 break
-    assert swapper.done >= 20
+    assert swapper.done >= 20 and swapper.replaced >= 3
     assert counts["retirements"] >= 5
+
+
+def test_an_expert_takes_the_place_of_another(path, wanted, backend):
+    """In one change; not where it is already, and not in a slot whose expert is still on its way."""
+    r = GpuRig(path, backend(), 20)
+    device = r.device
+    size, _, layer, expert = device.slots()[3]
+    absent = next(e for e in range(16) if device.slot_of(layer, e) < 0)
+    assert not device.replace(layer, expert, 3), "it is there"
+    assert device.replace(layer, absent, 3)
+    assert not device.replace(layer, expert, 3), "what comes is not there yet"
+    assert device.slots()[3] == (size, ARRIVING, layer, absent) and device.slot_of(layer, expert) == -1
+    before = r.counts()
+    check(r, wanted)
+    assert device.slots()[3] == (size, RESIDENT, layer, absent)
+    assert before["promotions"] == before["retirements"] + 20 == 21
+    assert not device.replace(layer, expert, 99)
 
 
 def test_the_policy_brings_in_what_is_used(path, wanted, backend):

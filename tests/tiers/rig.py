@@ -121,26 +121,25 @@ def _backend(tiers, sim, resident, threads):
 
 
 class Swapper(threading.Thread):
-    """Promotes and retires at random while steps run, as a policy may."""
+    """Promotes, replaces where a device can, and retires at random while steps run, as a policy may."""
 
     def __init__(self, device, layers, seed=1, experts=EXPERTS):
         super().__init__(daemon=True)
         self._device, self._layers, self._random = device, layers, np.random.default_rng(seed)
         self._experts = experts
         self._over = threading.Event()
-        self.done = 0
+        self.done = self.replaced = 0
 
     def run(self):
         while not self._over.is_set():
             slots = self._device.slots()
             slot = int(self._random.integers(len(slots)))
             _, state, layer, expert = slots[slot]
+            new = int(self._random.integers(self._layers)), int(self._random.integers(self._experts))
             if state == 0:
-                layer, expert = (
-                    int(self._random.integers(self._layers)),
-                    int(self._random.integers(self._experts)),
-                )
-                self.done += self._device.promote(layer, expert, slot)
+                self.done += self._device.promote(*new, slot)
+            elif self._random.random() < 0.5:
+                self.replaced += self._device.replace(*new, slot)
             elif self._random.random() < 0.7:
                 self.done += self._device.retire(layer, expert)
             time.sleep(0.0002)

@@ -107,3 +107,26 @@ def test_lists_that_follow_at_once(box):
     device.inject_worker(0, 0)
     assert box.head[16] == box.posts, "the last list is told as served"
     assert not box.kept[3].any()
+
+
+def test_what_lists_take_is_what_the_device_reckons_with(box):
+    """Costs far too low or high are corrected by what lists take; and grow low again while nothing is posted."""
+    device, memory = box.kept[0], box.kept[2]
+    told = memory.view(np.float32)
+
+    def after(cost, lists=20):
+        device.set_costs([1.25, cost, cost, 0.5, 7.0])
+        at = int(np.flatnonzero((told[:-1] == 1.25) & (told[1:] == np.float32(cost)))[0])
+        for _ in range(lists):
+            box.post(0, [0, 1])
+        assert tuple(told[[at, at + 3, at + 4]]) == (1.25, 0.5, 7.0)
+        assert told[at + 1] == told[at + 2]
+        return float(told[at + 1]), at
+
+    low, at = after(1e-6)
+    assert low > 2e-6
+    for _ in range(1000):
+        device.started()
+    assert 1e-6 <= told[at + 1] < 0.5 * low
+    assert 0.4e6 < after(1e6)[0] < 0.8e6
+    device.set_costs([0.0] * 5)

@@ -9,6 +9,7 @@
 //   arriving     the replay that takes the change copies the expert into the slot and writes the entry; the host sees
 //                `applied` reach the change's number -> resident
 //   resident     retire: a change with `leaving` is appended -> free; whatever is appended later finds it left
+//                replace: a change with both, so that a step's changes are as many as its experts -> arriving
 //   lent         lend: nothing is promoted into it until it is given back; to whoever asks it is leaving
 //
 // Copies of the staging ring are numbered over the life of the device, from 1; copy n lies in place (n - 1) % places until
@@ -20,9 +21,16 @@
 
 namespace strata::tiers {
 
-constexpr uint32_t kChangeRing = 4096, kChangesAtOnce = 512;
+constexpr uint32_t kChangeRing = 8192, kChangesAtOnce = 2048;
 constexpr int32_t kMaxExpertLayers = 256;
 constexpr uint32_t kMostAhead = 16;  // experts fetched on a guess for one layer
+
+// Of a step of `rows` rows, where one row has `ahead`: more rows miss more, and compute longer.
+STRATA_HD uint32_t ahead_of(uint32_t ahead, int32_t rows) {
+  if (ahead == 0) return 0;
+  const uint32_t most = ahead + (3 * static_cast<uint32_t>(rows > 1 ? rows - 1 : 0) + 2) / 4;
+  return most < kMostAhead ? most : kMostAhead;
+}
 
 // Of one slot. Experts are numbered layer * num_experts + expert; -1: none.
 struct SlotChange {
@@ -36,10 +44,13 @@ struct HeldLayers {
   int32_t first, count;
 };
 
-STRATA_HD bool touches(const SlotChange& change, const HeldLayers& held, int32_t experts) {
-  const int32_t number = change.leaving >= 0 ? change.leaving : change.coming;
+STRATA_HD bool touches(const HeldLayers& held, int32_t number, int32_t experts) {
   const int32_t layer = number / experts - held.first;
-  return layer >= 0 && layer < held.count;
+  return number >= 0 && layer >= 0 && layer < held.count;
+}
+
+STRATA_HD bool touches(const SlotChange& change, const HeldLayers& held, int32_t experts) {
+  return touches(held, change.leaving, experts) || touches(held, change.coming, experts);
 }
 
 // In mapped memory. `written` counts changes by the host, `applied` those whose copies are done.

@@ -31,7 +31,7 @@ from strata.ops.router import Router
 from strata.ops.step import MAX_STEP_ROWS
 
 _THREADS = 256
-_AT_ONCE = 512  # kChangesAtOnce
+_AT_ONCE = 2048  # kChangesAtOnce
 _MEASURED = 64 << 20  # bytes that are enough to tell the link's rate
 _FETCHERS = 24  # thread blocks that fetch on a guess, beside kernels that need the others
 GUESS_ROWS = 8  # of the steps that guess

@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(kThreads) fetch_guessed(const int* live, const
   if (threadIdx.x == 0) t = *tier;
   dependency_wait();
   __syncthreads();
-  const int most = static_cast<int>(min(t.state->settings.ahead, kMostAhead));
+  const int most = static_cast<int>(ahead_of(t.state->settings.ahead, *live));
   if (most == 0) return;
   const PlaneBytes bytes{gate_bytes, up_bytes, down_bytes};
   const Step s{nullptr, nullptr, logits, *live};
