@@ -76,6 +76,10 @@ void bind_tiers_gpu(nb::module_& m) {
       .def("reading", [](GpuDevice& d, int32_t first, int32_t count) { d.slot_table().reading(first, count); }, nb::arg("first"),
            nb::arg("count"))
       .def("count", [](GpuDevice& d) { d.counters(); })
+      .def_prop_ro("missed", [](GpuDevice& d) {
+        const Counters& c = d.counters();
+        return c.get(kCopies) + c.get(kCpuExperts) + c.get(kPrefetchUsed);
+      })
       .def("close", &GpuDevice::close, nb::call_guard<nb::gil_scoped_release>())
       .def("started", &GpuDevice::started)
       .def("finished", &GpuDevice::finished, nb::arg("number"))

@@ -273,6 +273,9 @@ class GpuDevice(PolicyDevice):
         """Layers whose experts a prompt chunk reads now or soon: the policy leaves them where they are."""
     def count(self) -> None:
         """Brings the store's counters up to date."""
+    @property
+    def missed(self) -> int:
+        """Experts that steps did not find in VRAM so far."""
     def close(self) -> None:
         """Ends the workers, before mapped memory goes."""
     def started(self) -> int:

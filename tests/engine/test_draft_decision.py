@@ -9,6 +9,7 @@ from strata.engine.drafts.costs import StepCosts
 from strata.engine.drafts.decision import Decision, allot
 from strata.engine.drafts.lookup import LONGEST, Lookup
 from strata.engine.drafts.purse import Purse
+from strata.engine.drafts.topics import TopicMisses
 
 
 class Machine:
@@ -135,6 +136,63 @@ class Warming(Machine):
         return super().step(sequences, rows) + self.cold / 40 * 1.5 * rows
 
 
+class Changing(Machine):
+    """Each 150 tokens have a topic of their own, of whose first 24 tokens each misses twelve times as much."""
+
+    usual, each = 5.0, 0.02
+
+    def missed(self, tokens, rows):
+        return self.usual * rows * (12 if tokens % 150 < 24 else 1)
+
+    def play(self, topics, right=0.97, tokens=3000):
+        """Tokens a second in units of what no drafts have."""
+        decision, known, at, time, plain = Decision(most_rows=8), Acceptance(), 0, 0.0, 0.0
+        chain = passes = 0
+        while at < tokens:
+            count = decision.keep([known.reach(chain)], passes)[0] if chain else 0
+            chain_next = decision.choose([known.reach(7)])[0]
+            missed = self.missed(at, 1 + count)
+            took = self.step(1, 1 + count) + self.each * missed
+            accepted = next((i for i in range(count) if self.chance.random() > right), count)
+            if count:
+                known.observe(count, accepted)
+            if count or chain_next:
+                told = topics.drafted(took, missed, 1 + count, 1 + accepted)
+                decision.saw_drafted(1, 1 + count, told, chain_next, self.chain(chain_next), 1 + accepted)
+            else:
+                decision.saw_plain(1, topics.plain(took, missed, 1))
+            chain, passes, time = chain_next, chain_next, time + took + self.chain(chain_next)
+            plain += sum(self.step(1, 1) + self.each * self.missed(at + i, 1) for i in range(1 + accepted))
+            at += 1 + accepted
+        return plain / time
+
+
+class Blind(TopicMisses):
+    """Takes every step as it is."""
+
+    def _topics(self, missed, tokens):
+        return 0.0
+
+
+def test_new_topics_are_not_held_against_drafts():
+    gains = [Changing(0.12, 0.04).play(topics, 0.75) for topics in (TopicMisses(), Blind())]
+    assert gains[0] > 1.25
+    assert gains[1] < 1.1
+
+
+def test_wrong_drafts_are_held_against_themselves():
+    """What they miss is no topic's."""
+    topics = TopicMisses()
+    for missed in (50, 60, 40, 50, 55, 45) * 10:
+        assert topics.plain(5 + 0.02 * missed, missed, 1) == 5 + 0.02 * missed
+    assert topics.usual == pytest.approx(45, abs=6)
+    for _ in range(20):
+        assert topics.drafted(11.0, 500, 8, 1) == 11.0
+    assert topics.drafted(33.0, 1600, 8, 8) == pytest.approx(33.0 - 0.02 * (1600 - 12 * topics.usual))
+    assert topics.plain(17.0, 600, 1) < 7.0
+    assert TopicMisses().drafted(9.0, 700, 4, 4) == 9.0, "nothing is known"
+
+
 class Steep(Machine):
     """Five rows and more cost as much as ten plain steps."""
 
@@ -156,6 +214,8 @@ def test_what_is_far_too_dear_is_not_tried_again(monkeypatch):
         return Play(Steep(*MACHINES["resident"]), lambda at: 0.97).run(4000).gain
 
     best = Play(Steep(*MACHINES["resident"]), lambda at: 0.97, most=3).run(4000).gain
+    assert gain() > 0.9 * best
+    monkeypatch.setattr("strata.engine.drafts.purse.SAVED", 0.0)
     assert gain() > 0.9 * best
     monkeypatch.setattr("strata.engine.drafts.costs.TOO_DEAR", 100.0)
     assert gain() < 0.87 * best

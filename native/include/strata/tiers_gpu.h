@@ -106,6 +106,14 @@ STRATA_HD bool trial_step(Trial& t, uint32_t which, uint32_t epoch, uint64_t ns)
   return (t.held != 0) != (phase == 2);
 }
 
+constexpr uint32_t kMostUsed = 1024;  // experts of a layer that a step uses
+
+// What the last layer's step used; until it is told to the host.
+struct Used {
+  uint32_t count, rows, copied;
+  RouteRecord records[kMostUsed];
+};
+
 // In device memory; written by one thread block at a time.
 struct TierState {
   uint32_t epoch, fault;
@@ -120,6 +128,7 @@ struct TierState {
   uint64_t counts[kNumCounters];
   uint64_t copies_at[2 * kMaxExpertLayers + 1];  // `copies` when a layer begins [2 l], when it has what it lacked [2 l + 1]
   SlotChange list[kChangesAtOnce];
+  Used used;
 };
 
 // Addresses, fixed when the device is made.

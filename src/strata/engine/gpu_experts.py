@@ -18,9 +18,9 @@ _LEFT_FREE = 2  # cores: the engine's thread and the driver's
 # Experts that the link brings on a guess while a layer and a mixer compute: on an H200 at 24 GiB 2 made tokens 15 %
 # faster than none, 1 and 4 nearly as much.
 AHEAD = 2
-# Handing a list to workers that poll and taking it back. By what forced shares cost on an H200's host it was 220 to 280
-# us when they napped half a millisecond after a list; they poll through a step now, which is not measured.
-_POST_NS = 150_000.0
+# Handing a list to workers that poll and taking it back. On an H200's host, by what forced shares cost, 220 to 280 us;
+# with 150, 80, 40 and 20 tokens came the more slowly the less it was (176 to 169 a second at 24 GiB).
+_POST_NS = 250_000.0
 
 
 def hold_experts(

@@ -65,6 +65,10 @@ class Experts:
         s = self.shared
         return [self.logits] if s is None else [self.logits, s.scalar, s.gate, s.up]
 
+    def guessed(self, at: Context) -> list[Product]:
+        """A product of x for what `step` fetches ahead, where it does."""
+        return [] if at.tier is None else at.tier.guessed(self.router, self.gate_up.gate)
+
     def _check(self, at: Context) -> None:
         """Mismatch where the launches of few rows do not know the geometry."""
         _, inner, hidden = self.gate_up.gate.shape
@@ -114,7 +118,7 @@ class Experts:
         if tier is None:
             return [first, second]
         stage = tier.stage(at, self.gate_up, self.logits.out, self.router.renormalise)
-        return [*stage, *tier.fetch_ahead(p, at, self.x, self.router, gate), first, second]
+        return [*stage, *tier.fetch_ahead(at, self.x, self.router, gate), first, second]
 
     def _macros(self, e: lower_experts.Experts, inject: Buffer | None) -> list[tuple[str, str | int]]:
         """Of both launches, in any form."""

@@ -61,7 +61,7 @@ class StreamsRead:
             return 4 * wide * together + max(rows * row_bytes, inject_bytes)
 
         rows = first_fitting((4, 3, 2, 1), lambda r: shared(r) + 64 <= at.properties.shared)
-        while rows > 1 and _low_blocks(rank, rows - 1) <= at.properties.multiprocessors:
+        while rows > 1 and _low_blocks(rank, rows - 1) <= at.staying():
             rows -= 1
         together, mixed = next((t for up_to, t in sorted(TOGETHER.items()) if up_to >= most), (1, 1))
         if shared(rows, together) + 128 > at.properties.shared:
@@ -255,11 +255,15 @@ def experts_sublayer(p: Pattern) -> Lowering:
     ops = list(p.ops)
 
     def launches(at: Context) -> list[Launch]:
-        first = [*source.launches(p, at), *products(at, source.x, p.planes(source.x, at), experts.matrices)]
+        def first(*guessed: Product) -> list[Launch]:
+            planes, matrices = p.planes(source.x, at), [*experts.matrices, *guessed]
+            return [*source.launches(p, at), *products(at, source.x, planes, matrices)]
+
         try:
-            return [*first, *experts.step(p, at, end.residual, end.inject, end.out)]
+            then = experts.step(p, at, end.residual, end.inject, end.out)
+            return [*first(*experts.guessed(at)), *then]
         except Mismatch:  # many rows, or a geometry of its own: the rest op by op
             rest = range(ops.index(experts.router), len(ops))
-            return [*first, *(node for i in rest if i not in experts.covered for node in lower(ops[i], at))]
+            return [*first(), *(node for i in rest if i not in experts.covered for node in lower(ops[i], at))]
 
     return launches

@@ -2,10 +2,10 @@
 
 Scratch takes the end of the slots' memory. Their experts leave before a chunk begins, and nobody brings others there
 until chunks are over. Then those experts come that the prompt used most, so that decoding begins warm; they are copied
-by the steps that follow, some hundreds in each.
+by the steps that follow, some in each.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from strata import _native
 
+AT_ONCE = 192  # experts that a step brings back: 7 ms of a fast link
 _FREE = 0  # SlotState of native/include/strata/tiers.h
 
 
@@ -30,6 +31,8 @@ class LentSlots:
         self._asked = 0  # bytes
         self._empty = True
         self._held: list[tuple[int, int]] = []  # (layer, expert) that were in them
+        self._waiting = deque[tuple[int, int]]()  # that are to come into
+        self._returned: list[int] = []
 
     @property
     def nbytes(self) -> int:
@@ -44,6 +47,7 @@ class LentSlots:
             wanted = [i for i, (at, size) in enumerate(self._slots) if at + size > first]
             self._held += [states[i][2:] for i in wanted if i not in known and states[i][2] >= 0]
             self.lent, self._asked, self._empty = wanted, nbytes, False
+            self._waiting.clear()
         if not self._empty:
             self._empty = not self._device.lend(self.lent)
         return self._empty
@@ -54,29 +58,40 @@ class LentSlots:
             settle()
 
     def give_back(self, used: NDArray[np.uint32]) -> None:
-        """Asks for experts into the slots that are free again: those with the most pairs in `used` [layers, experts],
-        then those that were there before."""
+        """The slots are free again. Those experts are to come into them that have the most pairs in `used` [layers,
+        experts], then those that were there before; `refill` asks for them."""
         self._device.give_back()
-        states = self._device.slots()
-        free: dict[int, list[int]] = {}
-        for i in self.lent:
-            if states[i][1] == _FREE:
-                free.setdefault(states[i][0], []).append(i)
-        self.lent, self._asked, self._empty = [], 0, True
         experts = used.shape[1]
         order = np.argsort(-used.reshape(-1).astype(np.int64), kind="stable")
         count = int(np.count_nonzero(used))
         ranked = [(int(e) // experts, int(e) % experts) for e in order[:count]]
-        for layer, expert in [*ranked, *self._held]:
-            if not free:
-                break
+        self._waiting = deque([*ranked, *self._held])
+        self._returned = self.lent
+        self.lent, self._asked, self._empty, self._held = [], 0, True, []
+
+    @property
+    def refilling(self) -> bool:
+        """Whether `refill` has more to ask for."""
+        return bool(self._waiting)
+
+    def refill(self) -> None:
+        """Asks for some of the experts that are to come, into slots that nobody has taken since. They are copied before
+        a step's first layer, which waits for all of them."""
+        states, free, asked = self._device.slots(), dict[int, list[int]](), 0
+        for i in self._returned:
+            if states[i][1] == _FREE:
+                free.setdefault(states[i][0], []).append(i)
+        while self._waiting and free and asked < AT_ONCE:
+            layer, expert = self._waiting.popleft()
             wanted = int(self._blob_bytes[layer])
             size = min((s for s in free if s >= wanted), default=0)
             if size and self._device.promote(layer, expert, free[size][-1]):
+                asked += 1
                 free[size].pop()
                 if not free[size]:
                     del free[size]
-        self._held = []
+        if not free:
+            self._waiting.clear()
 
 
 def lay_out(begin: int, sizes: Sequence[int]) -> list[tuple[int, int]]:

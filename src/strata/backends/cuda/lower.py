@@ -51,6 +51,12 @@ class Context:
     tier: "ExpertTier | None" = None  # of experts that do not all lie in the GPU's memory
     staged: "StagedChunk | None" = None  # of a chunk that reads spilled cells from a stage
 
+    def staying(self, each: int = 1) -> int:
+        """Thread blocks of a kernel whose thread blocks stay, `each` on a multiprocessor: so many find room at once,
+        also while experts are fetched beside it. Those that came later would take as long again."""
+        beside = 0 if self.tier is None else self.tier.fetchers(self.bucket)
+        return max(self.properties.multiprocessors * each - beside, self.properties.multiprocessors // 2)
+
     def live(self, buffer: Buffer) -> np.uint64:
         """Address of the buffer's live-row count, i32 [1]."""
         assert buffer.live is not None, f"{buffer} has no live-row count"

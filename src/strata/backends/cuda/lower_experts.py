@@ -121,6 +121,6 @@ def _together(at: Context, e: Experts) -> Form | None:
         return None
     if max(up_static, down_static) > _MOST_STATIC:
         return None
-    blocks = min(at.properties.multiprocessors * max(resident, 1), rows * e.top * -(-inner // 32))
+    blocks = min(at.staying(max(resident, 1)), rows * e.top * -(-inner // 32))
     grids = (blocks, 1, 1), (-(-hidden // e.features), 1, 1)
     return Form("experts_rows.cu", "_rows", grids, (up, down), (True, True), copies)

@@ -90,7 +90,7 @@ def stream(
         reads.append((pointer(at.weight(m.weight, PACKED if coded else FILE)), m.weight))
         args += [reads[-1][0], *at.at(m.out), *ints(n, end)]
     args += [pointer(0), pointer(0), *ints(0, end)] * (MOST - len(matrices))
-    grid = at.properties.multiprocessors * blocks
+    grid = at.staying(blocks)
     if floats > grid * threads // 32:
         return None
     kinds = [formats.index(m.weight.format) for m in matrices] + [0] * (MOST - len(matrices))

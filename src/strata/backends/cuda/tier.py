@@ -16,9 +16,8 @@ from strata.backends.cuda.driver import Arg, Driver, Launch
 from strata.backends.cuda.expert_planes import classes_of, formats, plane_bytes, plane_macros
 from strata.backends.cuda.lent_slots import LentSlots, lay_out
 from strata.backends.cuda.lower import Context, ints, launch, pointer
-from strata.backends.cuda.lower_products import products
 from strata.backends.cuda.memory import ALIGNMENT
-from strata.backends.cuda.pattern import Pattern, Product
+from strata.backends.cuda.pattern import Product
 from strata.backends.cuda.prompt_experts import PromptExperts
 from strata.backends.cuda.workers import MailboxWorkers
 from strata.errors import UnsupportedError
@@ -33,7 +32,8 @@ from strata.ops.step import MAX_STEP_ROWS
 _THREADS = 256
 _AT_ONCE = 2048  # kChangesAtOnce
 _MEASURED = 64 << 20  # bytes that are enough to tell the link's rate
-_FETCHERS = 24  # thread blocks that fetch on a guess, beside kernels that need the others
+# Thread blocks that fetch on a guess, of a multiprocessor each: kernels that run beside have the others.
+_FETCHERS, _FETCHERS_SHARE = 20, 0.155
 GUESS_ROWS = 8  # of the steps that guess
 _PROMOTERS = 132  # thread blocks that copy promoted experts; most replays have few or none
 _STAGE, _LAYER = "stage_experts", 10  # the entry, and where among its arguments the layer stands
@@ -230,36 +230,55 @@ class ExpertTier:
             self.address,
             *ints(layer),
         ]
-        args += ints(*(plane_bytes(w) for w in planes))
+        args += ints(
+            *(plane_bytes(w) for w in planes), int(logits is not None and self._fetches(at, gate_up.gate))
+        )
         assert args[_LAYER] == layer
         grid = at.properties.multiprocessors
         node = launch("experts_stage.cu", _STAGE, grid, _THREADS, args, macros=macros)
         return [replace(node, joins=logits is not None)]
 
-    def fetch_ahead(self, p: Pattern, at: Context, x: Buffer, router: Router, gate: Weight) -> list[Launch]:
-        """Beside the launches that follow: the next layer's router on this layer's rows, copies of what it names."""
+    def fetchers(self, bucket: int) -> int:
+        """Thread blocks that may run beside kernels of steps of so many rows."""
+        if not self._options.ahead or bucket > GUESS_ROWS:
+            return 0
+        return min(_FETCHERS, max(int(self._driver.properties.multiprocessors * _FETCHERS_SHARE), 1))
+
+    def _fetches(self, at: Context, gate: Weight) -> bool:
+        """Whether a step of so many rows fetches ahead for the layer after this one."""
+        return gate in self._next and self.fetchers(at.bucket) > 0
+
+    def guessed(self, router: Router, gate: Weight) -> list[Product]:
+        """The next layer's router, for this layer's rows; to be multiplied before `fetch_ahead`."""
         following = self._next.get(gate)
         if following is None or not self._options.ahead:
             return []
         weight, layer = following
-        planes, rows = self._stacks[layer], router.logits.shape[0]
+        rows = router.logits.shape[0]
         if layer % 2 not in self._guesses or self._guesses[layer % 2].shape[0] < rows:
             shape = (max(rows, GUESS_ROWS), self.num_experts)
             self._guesses[layer % 2] = Buffer(
                 f"guess.{layer % 2}", shape, role="state", live=router.logits.live
             )
-        guess = self._guesses[layer % 2]
-        product = products(at, x, p.planes(x, at), [Product(weight, guess)])
-        top = router.topk_ids.shape[-1]
+        return [Product(weight, self._guesses[layer % 2])]
+
+    def fetch_ahead(self, at: Context, x: Buffer, router: Router, gate: Weight) -> list[Launch]:
+        """Beside the launches that follow: copies of what `guessed` names."""
+        found = self.guessed(router, gate)
+        if not found:
+            return []
+        guess, (_, layer) = found[0].out, self._next[gate]
+        planes, top = self._stacks[layer], router.topk_ids.shape[-1]
         macros = [
             *plane_macros(planes), ("STRATA_EXPERTS", self.num_experts), ("STRATA_TOP", top),
             ("STRATA_PAIRS", at.bucket * top), ("STRATA_CHOOSE", 1), ("STRATA_RENORMALISE", int(router.renormalise)),
         ]  # fmt: skip
         args: list[Arg] = [at.live(x), *at.at(guess), self.address, *ints(layer)]
-        args += ints(*(plane_bytes(w) for w in planes))
-        grid = min(_FETCHERS, at.properties.multiprocessors)
+        used = sum(plane_bytes(w) for w in self._stacks[self._experts.layers[gate]])
+        args += ints(*(plane_bytes(w) for w in planes), used)
+        grid = max(self.fetchers(at.bucket), 1) + 1
         node = launch("experts_stage.cu", "fetch_guessed", grid, _THREADS, args, macros=macros)
-        return [replace(n, beside=True, dependent=False) for n in (*product, node)]
+        return [replace(node, beside=True, dependent=False)]
 
     def learn(self, program: Program) -> None:
         """Notes which router follows which layer's."""
@@ -407,11 +426,14 @@ class ExpertTier:
 
     def end_prompts(self) -> None:
         """Experts may move again; slots that were lent get what the prompts used."""
-        if self.prompts is None or not (self.prompts.held or self.lending.lent):
+        if self.prompts is None:
             return
-        self.prompts.release()
+        if self.prompts.held or self.lending.lent:
+            self.prompts.release()
         if self.lending.lent:
             self.lending.give_back(self.prompts.take_used())
+        if self.lending.refilling:
+            self.lending.refill()
 
     @property
     def blob_bytes(self) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from strata import log
+from strata import _native, log
 from strata.config import EngineOptions
 from strata.engine.drafts.counts import DraftCounts
 from strata.engine.drafts.report import DraftReport
@@ -22,6 +22,9 @@ def make_speculation(file: ModelFile, runner: Runner, options: EngineOptions) ->
     made = Speculation(drafts, _script_by_id(file), reduced)
     made.ahead = lambda: runner.guessing
     made.verifying = lambda: runner.verifying
+    device = getattr(runner.backend, "device", None)
+    if isinstance(device, _native.GpuDevice):
+        made.missed = lambda: device.missed
     return made
 
 

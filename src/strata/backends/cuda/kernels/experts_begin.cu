@@ -39,43 +39,6 @@ template <class Wanted> __device__ __forceinline__ void list_changes(short* list
   if (lane_id() == 0) *size = found;
 }
 
-constexpr int kListed = 512;  // changes that are gone through at a time
-
-// The copies of `count` changes, as far as they are of class `cls`.
-__device__ void promote(const ExpertTier& t, const SlotChange* list, int count, int cls, const PlaneBytes& bytes) {
-  __shared__ uint64_t number[kListed];  // of the copy in the ring; 0: none
-  __shared__ short near[kListed], far[kListed];
-  __shared__ int nears, fars;
-  TierState* state = t.state;
-  for (int i = threadIdx.x; i < count; i += kTileThreads) {
-    const int coming = list[i].coming;
-    const bool mine = coming >= 0 && t.classes[coming / t.experts] == static_cast<uint32_t>(cls);
-    const uint64_t n = mine ? t.staged[coming] : 0;
-    number[i] = !mine ? kNotMine : n != 0 && state->copies - n < t.places ? n : 0;
-  }
-  __syncthreads();
-  if (warp_id() == 0) list_changes(near, &nears, count, [&](int i) { return number[i] != kNotMine && number[i] != 0; });
-  if (warp_id() == 1) list_changes(far, &fars, count, [&](int i) { return number[i] == 0; });
-  __syncthreads();
-  const int chunks = static_cast<int>((t.place_bytes + kChunk - 1) / kChunk);
-  for (int u = blockIdx.x; u < nears * chunks; u += gridDim.x) {
-    const int i = near[u / chunks], first = u % chunks * (kChunk / 16);
-    const SlotChange& c = list[i];
-    const int words = static_cast<int>(t.offsets[c.coming / t.experts * 4 + 3] / 16);
-    copy_chunk(reinterpret_cast<const uint4*>(t.ring + (number[i] - 1) % t.places * t.place_bytes), reinterpret_cast<uint4*>(c.address), first,
-               words);
-  }
-  const auto place = [&](int i, int p) {
-    const SlotChange& c = list[far[i]];
-    return c.address + t.offsets[c.coming / t.experts * 4 + p];
-  };
-  const auto source = [&](int i, int p) {
-    const int coming = list[far[i]].coming;
-    return t.sources[(coming / t.experts * 3 + p) * static_cast<size_t>(t.experts) + coming % t.experts];
-  };
-  copy_experts(blockIdx.x, gridDim.x, fars, bytes, state, source, place);
-}
-
 }  // namespace
 
 extern "C" {
@@ -141,15 +104,44 @@ __global__ void __launch_bounds__(kTileThreads) begin_experts(const ExpertTier* 
 __global__ void __launch_bounds__(kTileThreads) promote_experts(const ExpertTier* tier, int cls, int gate_bytes, int up_bytes,
                                                                 int down_bytes) {
   __shared__ ExpertTier t;
+  __shared__ uint64_t number[kChangesAtOnce];  // of the copy in the ring; 0: none
+  __shared__ short near[kChangesAtOnce], far[kChangesAtOnce];
+  __shared__ int nears, fars;
   if (threadIdx.x == 0) t = *tier;
   dependency_wait();
   dependency_launch();
   __syncthreads();
-  const int count = static_cast<int>(t.state->count);
-  for (int first = 0; first < count; first += kListed) {
-    promote(t, t.state->list + first, min(kListed, count - first), cls, PlaneBytes{gate_bytes, up_bytes, down_bytes});
-    __syncthreads();
+  TierState* state = t.state;
+  const int count = static_cast<int>(state->count);
+  if (count == 0) return;
+  for (int i = threadIdx.x; i < count; i += kTileThreads) {
+    const int coming = state->list[i].coming;
+    const bool mine = coming >= 0 && t.classes[coming / t.experts] == static_cast<uint32_t>(cls);
+    const uint64_t n = mine ? t.staged[coming] : 0;
+    number[i] = !mine ? kNotMine : n != 0 && state->copies - n < t.places ? n : 0;
   }
+  __syncthreads();
+  if (warp_id() == 0) list_changes(near, &nears, count, [&](int i) { return number[i] != kNotMine && number[i] != 0; });
+  if (warp_id() == 1) list_changes(far, &fars, count, [&](int i) { return number[i] == 0; });
+  __syncthreads();
+  const int chunks = static_cast<int>((t.place_bytes + kChunk - 1) / kChunk);
+  for (int u = blockIdx.x; u < nears * chunks; u += gridDim.x) {
+    const int i = near[u / chunks], first = u % chunks * (kChunk / 16);
+    const SlotChange& c = state->list[i];
+    const int words = static_cast<int>(t.offsets[c.coming / t.experts * 4 + 3] / 16);
+    copy_chunk(reinterpret_cast<const uint4*>(t.ring + (number[i] - 1) % t.places * t.place_bytes), reinterpret_cast<uint4*>(c.address), first,
+               words);
+  }
+  const PlaneBytes bytes{gate_bytes, up_bytes, down_bytes};
+  const auto place = [&](int i, int p) {
+    const SlotChange& c = state->list[far[i]];
+    return c.address + t.offsets[c.coming / t.experts * 4 + p];
+  };
+  const auto source = [&](int i, int p) {
+    const int coming = state->list[far[i]].coming;
+    return t.sources[(coming / t.experts * 3 + p) * static_cast<size_t>(t.experts) + coming % t.experts];
+  };
+  copy_experts(blockIdx.x, gridDim.x, fars, bytes, state, source, place);
 }
 
 }  // extern "C"

@@ -202,40 +202,50 @@ __device__ __forceinline__ tiers::Place place_of(uint8_t found) {
   return found == kInSlot ? kHit : found == kInRing ? kStaged : found == kToCopy ? kCopied : kComputed;
 }
 
-// Records for the policy, counters for everyone.
-__device__ __forceinline__ void tell(const Uses& u, const ExpertTier& t, int layer, int rows, uint64_t bytes) {
+// What the layer's step used, for `tell`.
+__device__ __forceinline__ void note(const Uses& u, TierState& state, int layer, int rows) {
+  static_assert(kMost <= static_cast<int>(kMostUsed), "all that a layer's step uses is noted");
+  for (int i = threadIdx.x; i < u.num_used; i += kThreads) {
+    const int e = u.used[i];
+    state.used.records[i] = RouteRecord{state.epoch, static_cast<uint16_t>(layer), static_cast<uint16_t>(e),
+                                        static_cast<uint16_t>(u.pairs[e]), static_cast<uint16_t>(place_of(u.found[e]))};
+  }
+  if (threadIdx.x == 0) state.used.count = u.num_used, state.used.rows = rows, state.used.copied = u.num_copied;
+}
+
+// What was noted: records for the policy, counters for everyone. It takes some microseconds to arrive there.
+__device__ __forceinline__ void tell(const ExpertTier& t, int layer, uint64_t bytes) {
   TierState& state = *t.state;
-  const uint32_t written = state.routed;
+  const uint32_t written = state.routed, count = state.used.count;
   RouteRecord* records = reinterpret_cast<RouteRecord*>(t.routes->records);
   const uint32_t mask = t.routes->capacity - 1;
   __shared__ int slots, ring, guessed, far_pairs;
   if (threadIdx.x == 0) slots = ring = guessed = far_pairs = 0;
   const uint64_t fetched = layer == 0 ? ~uint64_t{0} : state.copies_at[2 * layer - 1];  // guesses came after
   __syncthreads();
-  for (int i = threadIdx.x; i < u.num_used; i += kThreads) {
-    const int e = u.used[i];
-    records[(written + i) & mask] = RouteRecord{state.epoch, static_cast<uint16_t>(layer), static_cast<uint16_t>(e),
-                                                static_cast<uint16_t>(u.pairs[e]), static_cast<uint16_t>(place_of(u.found[e]))};
-    if (u.found[e] == kInSlot) atomicAdd(&slots, 1);
-    if (u.found[e] == kInRing) {
+  for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
+    const RouteRecord r = state.used.records[i];
+    records[(written + i) & mask] = r;
+    if (r.place == kHit) atomicAdd(&slots, 1);
+    if (r.place == kStaged) {
       atomicAdd(&ring, 1);
-      if (t.staged[static_cast<size_t>(layer) * kExperts + e] > fetched) atomicAdd(&guessed, 1);
+      if (t.staged[static_cast<size_t>(layer) * kExperts + r.expert] > fetched) atomicAdd(&guessed, 1);
     }
-    if (u.found[e] == kToCompute) atomicAdd(&far_pairs, u.pairs[e]);
+    if (r.place == kComputed) atomicAdd(&far_pairs, r.rows);
   }
   __threadfence_system();
   __syncthreads();
   if (threadIdx.x != 0) return;
-  const uint64_t pairs = static_cast<uint64_t>(rows) * kTop, hits = static_cast<uint64_t>(slots + ring);
-  const uint64_t copies = static_cast<uint64_t>(u.num_copied);
-  state.routed = written + u.num_used;
+  const uint64_t pairs = static_cast<uint64_t>(state.used.rows) * kTop, hits = static_cast<uint64_t>(slots + ring);
+  const uint64_t copies = state.used.copied;
+  state.routed = written + count;
   tiers::store_release(&t.routes->written, state.routed);
   const auto add = [&](Counter c, uint64_t n) {
     state.counts[c] += n;
     reinterpret_cast<volatile uint64_t*>(t.counts)[c] = state.counts[c];
   };
-  add(tiers::kSteps, 0), add(kVoidSteps, 0), add(kWaitsExpired, 0), add(kLookaheadHeld, 0);
-  add(kRoutedPairs, pairs), add(kComputedPairs, pairs - far_pairs), add(kDistinct, u.num_used);
+  add(tiers::kSteps, 0), add(kVoidSteps, 0), add(kWaitsExpired, 0), add(kLookaheadHeld, 0), add(kPrefetches, 0);
+  add(kRoutedPairs, pairs), add(kComputedPairs, pairs - far_pairs), add(kDistinct, count);
   add(kHits, hits), add(kHitBytes, hits * bytes), add(kStagedHits, ring), add(kPrefetchUsed, guessed), add(kCopies, copies), add(kCopyBytes, copies * bytes);
   *const_cast<volatile uint32_t*>(&t.changes->applied) = state.taken;
 }
@@ -244,10 +254,11 @@ __device__ __forceinline__ void tell(const Uses& u, const ExpertTier& t, int lay
 
 extern "C" {
 
-// Grid: as many thread blocks as copy. `x`: rows as floats, where the CPU's kernels want them so.
+// Grid: as many thread blocks as copy. `x`: rows as floats, where the CPU's kernels want them so. `told_later`: by fetch_guessed.
 __global__ void __launch_bounds__(kThreads) stage_experts(const int* live, const float* logits, const int* pairs, const int* offsets,
                                                           const int8_t* q, const float* d, const int16_t* sums, const float* x, int hidden,
-                                                          const ExpertTier* tier, int layer, int gate_bytes, int up_bytes, int down_bytes) {
+                                                          const ExpertTier* tier, int layer, int gate_bytes, int up_bytes, int down_bytes,
+                                                          int told_later) {
   __shared__ ExpertTier t;
   __shared__ Uses u;
   if (threadIdx.x == 0) t = *tier;
@@ -268,7 +279,11 @@ __global__ void __launch_bounds__(kThreads) stage_experts(const int* live, const
       t.state->copies = t.state->copies_at[2 * layer + 1] = t.state->copies_at[2 * layer + 2] = after;
     }
   }
-  if (blockIdx.x == gridDim.x - 1) tell(u, t, layer, s.rows, static_cast<uint64_t>(bytes.gate) + bytes.up + bytes.down);
+  if (blockIdx.x == gridDim.x - 1) {
+    note(u, *t.state, layer, s.rows);
+    __syncthreads();
+    if (told_later == 0) tell(t, layer, static_cast<uint64_t>(bytes.gate) + bytes.up + bytes.down);
+  }
   const auto place = [&](int i, int p) {
     return t.ring + (before + static_cast<uint64_t>(i)) % t.places * t.place_bytes + t.offsets[layer * 4 + p];
   };
@@ -278,14 +293,16 @@ __global__ void __launch_bounds__(kThreads) stage_experts(const int* live, const
 
 #if STRATA_CHOOSE
 // What the next layer is likely to lack, by its router's product with this layer's rows; runs beside this layer's experts and
-// what comes up to the next router.
+// what comes up to the next router. The last thread block tells what the layer before used, of `used_bytes` an expert.
 __global__ void __launch_bounds__(kThreads) fetch_guessed(const int* live, const float* logits, const ExpertTier* tier, int layer, int gate_bytes,
-                                                          int up_bytes, int down_bytes) {
+                                                          int up_bytes, int down_bytes, int used_bytes) {
   __shared__ ExpertTier t;
   __shared__ Uses u;
   if (threadIdx.x == 0) t = *tier;
   dependency_wait();
   __syncthreads();
+  const int fetchers = static_cast<int>(gridDim.x) - 1;
+  if (static_cast<int>(blockIdx.x) == fetchers) return tell(t, layer - 1, static_cast<uint64_t>(used_bytes));
   const int most = static_cast<int>(ahead_of(t.state->settings.ahead, *live));
   if (most == 0) return;
   const PlaneBytes bytes{gate_bytes, up_bytes, down_bytes};
@@ -307,14 +324,13 @@ __global__ void __launch_bounds__(kThreads) fetch_guessed(const int* live, const
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     for (int i = 0; i < u.num_copied; ++i) t.staged[static_cast<size_t>(layer) * kExperts + u.copied[i]] = before + 1 + static_cast<uint64_t>(i);
     t.state->copies = t.state->copies_at[2 * layer] = before + static_cast<uint64_t>(u.num_copied);
-    t.state->counts[kPrefetches] += u.num_copied;
-    reinterpret_cast<volatile uint64_t*>(t.counts)[kPrefetches] = t.state->counts[kPrefetches];
+    atomicAdd(reinterpret_cast<unsigned long long*>(t.state->counts + kPrefetches), static_cast<unsigned long long>(u.num_copied));
   }
   const auto place = [&](int i, int p) {
     return t.ring + (before + static_cast<uint64_t>(i)) % t.places * t.place_bytes + t.offsets[layer * 4 + p];
   };
   const auto source = [&](int i, int p) { return t.sources[(layer * 3 + p) * static_cast<size_t>(kExperts) + u.copied[i]]; };
-  copy_experts(copy_order(), static_cast<int>(gridDim.x), u.num_copied, bytes, t.state, source, place);
+  copy_experts(static_cast<int>(blockIdx.x), fetchers, u.num_copied, bytes, t.state, source, place);
 }
 #endif
 

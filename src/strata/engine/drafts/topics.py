@@ -1,0 +1,71 @@
+"""What a step takes because its text's topic is new. Beside a tier its experts are missed then, with drafts or without,
+so that such a step says little about what rows cost, and nothing against drafts."""
+
+from dataclasses import dataclass, field
+
+LESS, MORE = 0.2, 0.02  # weights of a plain step that missed less, or more, than is usual
+ABOVE = 1.5  # times what is usual: from there on it is the topic's
+KEPT = 0.98  # of a line's sums, a step
+LATELY = 0.1  # weight of a drafted step in the share of rows that become tokens
+DEARER = 4.0  # times a plain step's miss, at most: the rows of a drafted one miss at once, and some are copied twice
+
+
+@dataclass
+class Line:
+    """Through steps' times (ms) by what they missed; later ones count more."""
+
+    weight: float = 0.0
+    missed: float = 0.0  # sums
+    ms: float = 0.0
+    squares: float = 0.0
+    products: float = 0.0
+
+    def add(self, missed: float, ms: float) -> None:
+        """A step."""
+        self.weight = KEPT * self.weight + 1
+        self.missed = KEPT * self.missed + missed
+        self.ms = KEPT * self.ms + ms
+        self.squares = KEPT * self.squares + missed * missed
+        self.products = KEPT * self.products + missed * ms
+
+    @property
+    def slope(self) -> float:
+        """Of a miss; 0 where steps do not differ."""
+        if not self.weight:
+            return 0.0
+        missed, ms = self.missed / self.weight, self.ms / self.weight
+        variance = self.squares / self.weight - missed * missed
+        covariance = self.products / self.weight - missed * ms
+        return max(covariance / variance, 0.0) if variance > 1e-6 else 0.0
+
+
+@dataclass
+class TopicMisses:
+    """Learns from plain steps what a token misses as a rule, and from both kinds what a miss takes."""
+
+    usual: float | None = None  # of a token
+    _plain: Line = field(default_factory=Line)
+    _drafted: Line = field(default_factory=Line)
+    _share: float = 0.0  # of the rows of drafted steps, those that became tokens of late
+
+    def plain(self, ms: float, missed: float, tokens: int) -> float:
+        """Takes in a plain step, which gave so many tokens; its time without what its topic missed."""
+        each = missed / tokens
+        if self.usual is None:
+            self.usual = each
+        self.usual += (LESS if each < self.usual else MORE) * (each - self.usual)
+        self._plain.add(missed, ms)
+        return ms - self._plain.slope * self._topics(missed, tokens)
+
+    def drafted(self, ms: float, missed: float, rows: int, tokens: int) -> float:
+        """The same of a step with drafts: of what its rows missed, the text's is the share of rows that are its tokens,
+        or have been of late."""
+        self._drafted.add(missed, ms)
+        share, each = max(tokens / rows, self._share), self._plain.slope
+        self._share += LATELY * (tokens / rows - self._share)
+        slope = min(max(self._drafted.slope, each), DEARER * each)
+        return ms - slope * self._topics(share * missed, share * rows)
+
+    def _topics(self, missed: float, tokens: float) -> float:
+        """Experts that so many of a text's tokens missed because they are of a new topic."""
+        return 0.0 if self.usual is None else max(missed - ABOVE * self.usual * tokens, 0.0)
