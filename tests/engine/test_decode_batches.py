@@ -58,7 +58,7 @@ def test_every_sequence_has_its_turn_and_few_batches_remain():
 
 def answers(e, temperature):
     made = [
-        e.engine.add(p, SamplingParams(max_tokens=5 + 4 * i, seed=i, temperature=temperature))
+        e.engine.add(p, SamplingParams(max_tokens=29 + 4 * i, seed=i, temperature=temperature))
         for i, p in enumerate(PROMPTS)
     ]
     return list(zip(e.finish(*made), (r.output_token_ids for r in made), strict=True))

@@ -7,9 +7,10 @@ import pytest
 from counting_memory import Memory
 
 from strata.engine.pieces import Cutter
-from strata.engine.plan import StepOutput
+from strata.engine.plan import DecodeRows, StepOutput, StepPlan
 from strata.engine.request import Request, SamplingParams, Status
 from strata.engine.scheduler import Scheduler, SchedulerOptions
+from strata.engine.tails import TailRows
 from strata.engine.waiting import QueueLimits
 from strata.errors import BusyError
 
@@ -76,11 +77,26 @@ def test_tails_beside_answers_are_few_where_steps_of_many_rows_are_slow():
     first = len(run.plans)
     run.until(run.add(40, output=1))
     tails = [sum(len(t.token_ids) for t in p.tails) for p in run.plans[first:] if p.tails]
-    assert tails == [6] * 6 + [4]
+    assert tails == [2, 4, 6, 6, 6, 6, 6, 4]
     run.until(*answers)
     first = len(run.plans)
     run.until(run.add(40, output=1))
     assert [len(t.token_ids) for p in run.plans[first:] for t in p.tails] == [32, 8]
+
+
+def test_a_tail_whose_steps_are_slow_takes_fewer_rows():
+    """Until they are fast again; the next prompt's begins with few."""
+    tails, decode = TailRows(8), DecodeRows(*(np.zeros(2, np.int32),) * 3)
+
+    def after(ms):
+        tails.update(StepOutput(StepPlan(decode), decode_ms=ms))
+        return tails.most(2)
+
+    assert [after(ms) for ms in (20, 20, 20, 50, 80, 80, 80, 30)] == [4, 6, 6, 6, 3, 1, 1, 2]
+    tails.reset()
+    assert tails.most(2) == 2
+    assert tails.most(0) == 32
+    assert TailRows(32).most(2) == 30
 
 
 def test_decoding_keeps_its_share_of_the_time():

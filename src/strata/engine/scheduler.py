@@ -11,11 +11,10 @@ from strata.engine.pieces import Cutter
 from strata.engine.plan import DecodeRows, ScheduledRows, StartedSequence, StepOutput, StepPlan
 from strata.engine.reader import PromptReader
 from strata.engine.request import Request, Status
+from strata.engine.tails import TailRows
 from strata.engine.waiting import QueueLimits, QueuePlace, WaitingRoom
 from strata.errors import StrataError
 from strata.ops import MAX_STEP_ROWS
-
-FEWEST_TAIL_ROWS = 4  # of prompts' tails in a step, however many rows decode
 
 
 class SequenceMemory(Protocol):
@@ -72,6 +71,7 @@ class Scheduler:
         self._reader = PromptReader(cutter, options.prompt_share, self._order)
         self._prompts: list[Request] = []  # running, in the order they started
         self._batch = DecodeBatches(options.step_rows)
+        self._tail_rows = TailRows(options.step_rows)
 
     @property
     def num_waiting(self) -> int:
@@ -152,6 +152,8 @@ class Scheduler:
                 self._log(request, output)
         reading = self._reader.request
         rows = self._reader.update(output)
+        if output.plan.tails:
+            self._tail_rows.update(output)
         if output.faults:
             for sequence, error in output.faults.items():
                 self._fail(sequence, error)
@@ -188,6 +190,8 @@ class Scheduler:
             if request.output_token_ids and request.num_computed_tokens == request.num_tokens - 1:
                 self._batch.join(request)
             else:
+                if not self._prompts:
+                    self._tail_rows.reset()
                 self._prompts.append(request)
                 self._order.enter(request)
         return tuple(started)
@@ -208,12 +212,8 @@ class Scheduler:
         return max(self.running, key=lambda r: (not r.output_token_ids, r.timings.started, r.request_id))
 
     def _tails(self) -> tuple[ScheduledRows, ...]:
-        """Of prompts whose next tokens take the step form, as many rows as fit beside the decoding ones: few where
-        a step of many rows is slow, since those that decode wait for it."""
-        tails, decoding = [], len(self._batch.current)
-        left = MAX_STEP_ROWS - decoding
-        if decoding:
-            left = min(left, max(self._options.step_rows - decoding, FEWEST_TAIL_ROWS))
+        """Of prompts whose next tokens take the step form, as many rows as fit beside the decoding ones."""
+        tails, left = [], self._tail_rows.most(len(self._batch.current))
         for request in self._prompts:
             begin = request.num_computed_tokens
             piece = self._cutter.cut(begin, request.num_tokens - begin)
