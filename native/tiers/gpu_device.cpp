@@ -212,7 +212,7 @@ Counters& GpuDevice::counters() {
   return store_->counters();
 }
 
-uint32_t GpuDevice::started() { return workers_->wake(); }
+uint32_t GpuDevice::started() { return workers_->started(); }
 
 void GpuDevice::finished(uint32_t number) { workers_->finished(number); }
 

@@ -43,7 +43,7 @@ Workers::Workers(const WorkerOptions& options, ExpertStore* store, const Mailbox
 Workers::~Workers() { end(); }
 
 void Workers::end() {
-  stop_.store(1);
+  if (stop_.exchange(1) != 0) return;
   inject(WorkerFault::kNone, 0);
   wake();
   for (std::thread& thread : threads_) thread.join();
@@ -54,12 +54,16 @@ void Workers::set_layer(int32_t layer, const ExpertKernels& kernels) { layers_[s
 
 uint32_t Workers::wake() {
   const uint32_t number = wakes_.fetch_add(1) + 1;
-  const float slower = slower_.load(std::memory_order_relaxed);
-  if (slower > 1.0f) tell_cost(slower + kForgive * (1.0f - slower));
   wakes_.notify_all();
   active_.store(1);
   active_.notify_all();
   return number;
+}
+
+uint32_t Workers::started() {
+  const float slower = slower_.load(std::memory_order_relaxed);
+  if (slower > 1.0f) tell_cost(slower + kForgive * (1.0f - slower));
+  return wake();
 }
 
 void Workers::finished(uint32_t number) { finished_.store(number); }

@@ -40,14 +40,15 @@ class Workers {
   // Types and sizes of a layer, from any program's records.
   void set_layer(int32_t layer, const ExpertKernels& kernels);
 
-  // Between wake and rest the threads poll; otherwise they sleep. `finished`: the wake of that number, and those before
-  // it, are over.
+  // Between wake and rest the threads poll; otherwise they sleep. `started`: wakes them for a replay; `finished`: that of
+  // this number, and those before it, are over.
   uint32_t wake();
+  uint32_t started();
   void rest();
   void finished(uint32_t number);
   void set_costs(const MissCosts& alone);  // as measured while nothing else runs
   void inject(WorkerFault fault, uint32_t after);
-  void end();  // all threads; a second call does nothing
+  void end();  // all threads, and what they tell; a second call does nothing
   int alive() const { return alive_.load(); }
 
  private:

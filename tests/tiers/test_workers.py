@@ -130,3 +130,15 @@ def test_what_lists_take_is_what_the_device_reckons_with(box):
     assert 1e-6 <= told[at + 1] < 0.5 * low
     assert 0.4e6 < after(1e6)[0] < 0.8e6
     device.set_costs([0.0] * 5)
+
+
+def test_nothing_is_told_after_the_end(box):
+    """The memory that a device was given may be somebody else's by then. The last test of the box."""
+    device, memory = box.kept[0], box.kept[2]
+    device.set_costs([1.0, 1e-6, 1e-6, 1.0, 1.0])
+    for _ in range(20):
+        box.post(0, [0, 1])
+    device.close()
+    memory[:] = 0
+    device.close()
+    assert not memory.any()
