@@ -102,7 +102,7 @@ def start_anew(engine: Engine, decision: Fixed | None) -> Speculation:
     old = engine.scheduler.drafts
     assert old is not None
     drafts = Speculation(old.options)
-    drafts.ahead, drafts.verifying, drafts.missed = old.ahead, old.verifying, old.missed
+    drafts.ahead, drafts.verifying, drafts.misses = old.ahead, old.verifying, old.misses
     if decision is not None:
         drafts.decision = decision
     engine.scheduler.drafts = drafts

@@ -9,7 +9,8 @@ from strata.engine.drafts.costs import StepCosts
 from strata.engine.drafts.decision import Decision, allot
 from strata.engine.drafts.lookup import LONGEST, Lookup
 from strata.engine.drafts.purse import Purse
-from strata.engine.drafts.topics import TopicMisses
+from strata.engine.drafts.speculation import DraftOptions, Speculation
+from strata.engine.drafts.topics import Misses, TopicMisses
 
 
 class Machine:
@@ -157,10 +158,10 @@ class Changing(Machine):
             if count:
                 known.observe(count, accepted)
             if count or chain_next:
-                told = topics.drafted(took, missed, 1 + count, 1 + accepted)
+                told = topics.drafted(took, missed, 1 + count, 1 + accepted, self.each)
                 decision.saw_drafted(1, 1 + count, told, chain_next, self.chain(chain_next), 1 + accepted)
             else:
-                decision.saw_plain(1, topics.plain(took, missed, 1))
+                decision.saw_plain(1, topics.plain(took, missed, 1, self.each))
             chain, passes, time = chain_next, chain_next, time + took + self.chain(chain_next)
             plain += sum(self.step(1, 1) + self.each * self.missed(at + i, 1) for i in range(1 + accepted))
             at += 1 + accepted
@@ -184,13 +185,22 @@ def test_wrong_drafts_are_held_against_themselves():
     """What they miss is no topic's."""
     topics = TopicMisses()
     for missed in (50, 60, 40, 50, 55, 45) * 10:
-        assert topics.plain(5 + 0.02 * missed, missed, 1) == 5 + 0.02 * missed
+        assert topics.plain(5 + 0.01 * missed, missed, 1, 0.02) == 5 + 0.01 * missed
     assert topics.usual == pytest.approx(45, abs=6)
     for _ in range(20):
-        assert topics.drafted(11.0, 500, 8, 1) == 11.0
-    assert topics.drafted(33.0, 1600, 8, 8) == pytest.approx(33.0 - 0.02 * (1600 - 12 * topics.usual))
-    assert topics.plain(17.0, 600, 1) < 7.0
-    assert TopicMisses().drafted(9.0, 700, 4, 4) == 9.0, "nothing is known"
+        assert topics.drafted(11.0, 500, 8, 1, 0.02) == 11.0
+    usual = topics.usual
+    assert topics.drafted(43.0, 1600, 8, 8, 0.02) == pytest.approx(43.0 - 0.02 * (1600 - 12 * usual))
+    assert topics.plain(11.0, 600, 1, 0.02) == pytest.approx(11 - 0.01 * (600 - 1.5 * topics.usual), abs=0.1)
+    assert TopicMisses().drafted(9.0, 700, 4, 4, 0.02) == 9.0, "nothing is known"
+
+
+def test_what_the_ring_has_lost_is_brought_once_more():
+    """By the step after; so it counts there."""
+    drafts, seen = Speculation(DraftOptions(layer=True, lookup=False)), iter((100, 150, 1150, 1160, 1170))
+    drafts.misses = Misses(lambda: next(seen), lambda: 0.5, kept=300)
+    assert drafts._missed_lately() == (100, 0.5)
+    assert [drafts._missed_lately()[0] for _ in range(4)] == [50, 1000, 710, 10]
 
 
 class Steep(Machine):

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from strata.ops import MAX_DRAFTS, MAX_STEP_ROWS
 
 WEIGHT = 0.15  # of a new measurement
+FALLING, FALLS = 0.5, 0.95  # of one below so many times what is known: a text's experts are coming
 # Steps in which half of what a cost differs by from that is gone; four times as many each time that it is found as bad
 # again, up to the last.
-FADES, FADES_LAST = 48, 4096
+FADES, FADES_LAST = 24, 4096
 AS_BAD = 0.7  # of what was known
-TOO_DEAR = 3.5  # plain steps
+TOO_DEAR = 3.5  # plain steps, as they were then
 FEW_LATELY = 4  # plain steps, the fastest of which is compared with that of as many before
 FASTER = 0.9  # times those: still getting faster
 PATIENCE = 32  # plain steps
@@ -40,7 +41,8 @@ class Means:
         if known is None or seen < FEW:
             self.ms[at] = ms if known is None else min(ms, known)
         else:
-            self.ms[at] = known + WEIGHT * (min(ms, OUTLIER * known) - known)
+            weight = FALLING if ms < FALLS * known else WEIGHT
+            self.ms[at] = known + weight * (min(ms, OUTLIER * known) - known)
 
     def drop(self, at: int) -> None:
         """Forgets a mean."""
@@ -69,6 +71,7 @@ class StepCosts:
         self._steps = 0
         self._seen: dict[int, int] = {}  # by rows of drafted steps, the last one
         self._fades: dict[int, int] = {}
+        self._too_dear: set[int] = set()  # rows of which finding out again would cost too much
         self.plain_age: dict[int, int] = {}  # drafted steps since a plain one of so many rows
 
     def saw_plain(self, rows: int, ms: float) -> None:
@@ -86,6 +89,10 @@ class StepCosts:
         self._steps += 1
         self._again(rows, ms)
         self._drafted.observe(rows, ms)
+        if self._drafted.ms[rows] > TOO_DEAR * self.plain.ms.get(sequences, 1.0):
+            self._too_dear.add(rows)
+        else:
+            self._too_dear.discard(rows)
         if chain:
             self._chain.observe(chain, chain_ms)
         self.plain_age[sequences] = self.plain_age.get(sequences, 0) + 1
@@ -110,9 +117,9 @@ class StepCosts:
 
     def _faded(self, sequences: int, rows: int) -> float:
         """A step of rows that was measured, the less by that the longer ago it was."""
-        known, base = self._drafted.ms[rows], self.plain.ms.get(sequences, 1.0)
+        known = self._drafted.ms[rows]
         age, fades = self._steps - self._seen[rows], self._fades.get(rows, FADES)
-        if age <= fades or known > TOO_DEAR * base:
+        if age <= fades or rows in self._too_dear:
             return known
         fresh = [k for k in self._drafted.ms if self._steps - self._seen[k] <= FADES]
         reckoned = self._reckoned(sequences, rows, fresh)

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from strata.engine.drafts.costs import StepCosts
+from strata.engine.drafts.costs import FALLS, StepCosts
 from strata.engine.drafts.purse import FULL, Purse
 from strata.ops import MAX_STEP_ROWS
 
 MARGIN = 1.02  # a gain below this is not worth the noise
-REFRESH = 64  # drafted steps after which a plain one is measured again
+# Drafted steps after which a plain one is measured again: at first, and twice as many each time that it is no faster
+# than was known.
+FIRST_REFRESH, REFRESH = 8, 64
 REST = 48  # steps without drafts between trials
 TRIAL = 6  # drafted steps of a trial
 TRIAL_DRAFTS = 3
@@ -71,6 +73,7 @@ class Decision:
     ):
         self.costs, self.purse, self._most_rows = costs or StepCosts(), purse or Purse(), most_rows
         self._rested = REST  # steps without drafts
+        self._refresh = FIRST_REFRESH
         self._trial = 0  # drafted steps that are left of a trial
         self.drafting = False
 
@@ -80,7 +83,7 @@ class Decision:
         n, none = len(reaches), [0] * len(reaches)
         if n >= self._most_rows or not self.costs.settled(n) or not any(reaches):
             return none
-        if not self.purse.open or self.costs.plain_age.get(n, 0) >= REFRESH:
+        if not self.purse.open or self.costs.plain_age.get(n, 0) >= self._refresh:
             return none
         verdict = allot(reaches, self.costs, passes, self._most_ms(n), self._most_rows)
         if verdict.gain >= MARGIN:
@@ -116,6 +119,8 @@ class Decision:
 
     def saw_plain(self, sequences: int, ms: float) -> None:
         """A step without drafts and without chains."""
+        faster = ms < FALLS * (self.costs.base(sequences) or ms)
+        self._refresh = FIRST_REFRESH if faster else min(2 * self._refresh, REFRESH)
         self.costs.saw_plain(sequences, ms)
         self.purse.settle(1.0, 1.0)
         self._rested += 1

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
-from strata import _native, log
+from strata import log
 from strata.config import EngineOptions
 from strata.engine.drafts.counts import DraftCounts
 from strata.engine.drafts.report import DraftReport
 from strata.engine.drafts.speculation import DraftOptions, Speculation
+from strata.engine.drafts.topics import Misses
 from strata.engine.runner import Runner
 from strata.gguf import ModelFile
 from strata.models.token_scripts import SCRIPTS, token_scripts
@@ -22,9 +23,10 @@ def make_speculation(file: ModelFile, runner: Runner, options: EngineOptions) ->
     made = Speculation(drafts, _script_by_id(file), reduced)
     made.ahead = lambda: runner.guessing
     made.verifying = lambda: runner.verifying
-    device = getattr(runner.backend, "device", None)
-    if isinstance(device, _native.GpuDevice):
-        made.missed = lambda: device.missed
+    tier = getattr(runner.backend, "tier", None)
+    if tier is not None:
+        largest = max(tier.blob_bytes)
+        made.misses = Misses(lambda: tier.device.missed, lambda: 1e3 * largest / tier.link_rate, tier.places)
     return made
 
 

@@ -11,7 +11,7 @@ from strata.engine.drafts.acceptance import Acceptance
 from strata.engine.drafts.counts import DraftCounts
 from strata.engine.drafts.decision import Decision
 from strata.engine.drafts.report import Teller
-from strata.engine.drafts.topics import TopicMisses
+from strata.engine.drafts.topics import Misses, TopicMisses
 from strata.engine.drafts.track import Fares, Proposal, Track
 from strata.engine.plan import Chain, DecodeRows, StepOutput
 from strata.engine.request import Request
@@ -81,9 +81,8 @@ class Speculation:
         self.tamper: Callable[[Request, list[int]], list[int]] | None = None  # tests: other drafts
         self.ahead: Callable[[], bool] = lambda: False  # whether the next step is running already,
         self.verifying: Callable[[], bool] = lambda: False  # with all drafts of the chains at hand
-        # Experts that steps did not find where they compute, in all; None: they are all there.
-        self.missed: Callable[[], int] | None = None
-        self._missed, self._topics = -1, TopicMisses()  # by the end of the step before
+        self.misses: Misses | None = None  # None: all experts are where they compute
+        self._missed, self._again, self._topics = -1, 0, TopicMisses()  # by the end of the step before
         self._fares = Fares()
         self._tracks: dict[Request, Track] = {}
         self._ended_at: float | None = None  # of the step before, where it was one of decoding alone
@@ -96,8 +95,8 @@ class Speculation:
         n = len(requests)
         if self._owed is not None:
             self._settle(self._owed)
-        if self.missed is not None and self._missed < 0:
-            self._missed = self.missed()
+        if self.misses is not None and self._missed < 0:
+            self._missed = self.misses.count()
         if not 0 < n < MAX_STEP_ROWS:
             return plain
         tracks = [self._track(r) for r in requests]
@@ -202,10 +201,10 @@ class Speculation:
             self._ended_at = None
         elif began is not None:
             took = max((now - began) * 1e3, 0.0)
-        missed = self._missed_lately()
+        missed, each = self._missed_lately()
         if decode.counts is None:
             if n and began is not None and self._ended_at is not None:
-                self.decision.saw_plain(n, self._topics.plain(took, missed, n) if missed else took)
+                self.decision.saw_plain(n, self._topics.plain(took, missed, n, each) if missed else took)
             self._count_step(n, n, False)
             if self._chain:
                 self._forget_chains(requests)
@@ -216,19 +215,21 @@ class Speculation:
         timed = self._ended_at is not None and began is not None
         chain_ms = output.draft_ms if self._chain else 0.0
         rows, tokens = len(decode.sequences), int(accepted.sum())
-        took = self._topics.drafted(took, missed, rows, tokens) if missed else took
+        took = self._topics.drafted(took, missed, rows, tokens, each) if missed else took
         self._chained = tuple(requests)
         self._owed = _Owed(
             self._chained, output.chains, n, rows, took - chain_ms, chain_ms, tokens, now, timed
         )
         self._count_step(n, tokens, True)
 
-    def _missed_lately(self) -> int:
-        """Since the end of the step before."""
-        if self.missed is None:
-            return 0
-        before, self._missed = self._missed, self.missed()
-        return self._missed - max(before, 0)
+    def _missed_lately(self) -> tuple[int, float]:
+        """Experts brought since the end of the step before; and what each takes."""
+        if self.misses is None:
+            return 0, 0.0
+        before, self._missed = self._missed, self.misses.count()
+        missed, again = self._missed - max(before, 0), self._again
+        self._again = max(missed - self.misses.kept, 0)
+        return missed + again, self.misses.ms()
 
     def _forget_chains(self, requests: Sequence[Request]) -> None:
         """What no step took up is of an earlier place now."""

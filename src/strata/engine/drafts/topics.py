@@ -1,13 +1,23 @@
 """What a step takes because its text's topic is new. Beside a tier its experts are missed then, with drafts or without,
 so that such a step says little about what rows cost, and nothing against drafts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 LESS, MORE = 0.2, 0.02  # weights of a plain step that missed less, or more, than is usual
 ABOVE = 1.5  # times what is usual: from there on it is the topic's
 KEPT = 0.98  # of a line's sums, a step
 LATELY = 0.1  # weight of a drafted step in the share of rows that become tokens
-DEARER = 4.0  # times a plain step's miss, at most: the rows of a drafted one miss at once, and some are copied twice
+
+
+@dataclass(frozen=True)
+class Misses:
+    """Of a backend: `count`: experts that steps did not find where they compute, in all; `ms`: what bringing one takes;
+    `kept`: of a step's, those that the next step may move to their slots. Others it brings once more."""
+
+    count: Callable[[], int]
+    ms: Callable[[], float]
+    kept: int
 
 
 @dataclass
@@ -41,30 +51,28 @@ class Line:
 
 @dataclass
 class TopicMisses:
-    """Learns from plain steps what a token misses as a rule, and from both kinds what a miss takes."""
+    """Learns from plain steps what a token misses as a rule."""
 
     usual: float | None = None  # of a token
     _plain: Line = field(default_factory=Line)
-    _drafted: Line = field(default_factory=Line)
     _share: float = 0.0  # of the rows of drafted steps, those that became tokens of late
 
-    def plain(self, ms: float, missed: float, tokens: int) -> float:
-        """Takes in a plain step, which gave so many tokens; its time without what its topic missed."""
-        each = missed / tokens
+    def plain(self, ms: float, missed: float, tokens: int, each: float) -> float:
+        """Takes in a plain step, which gave so many tokens; its time without what its topic missed. `each`: what a miss
+        takes at most; of one row they mostly come beside what is computed."""
+        of_token = missed / tokens
         if self.usual is None:
-            self.usual = each
-        self.usual += (LESS if each < self.usual else MORE) * (each - self.usual)
+            self.usual = of_token
+        self.usual += (LESS if of_token < self.usual else MORE) * (of_token - self.usual)
         self._plain.add(missed, ms)
-        return ms - self._plain.slope * self._topics(missed, tokens)
+        return ms - min(self._plain.slope, each) * self._topics(missed, tokens)
 
-    def drafted(self, ms: float, missed: float, rows: int, tokens: int) -> float:
+    def drafted(self, ms: float, missed: float, rows: int, tokens: int, each: float) -> float:
         """The same of a step with drafts: of what its rows missed, the text's is the share of rows that are its tokens,
         or have been of late."""
-        self._drafted.add(missed, ms)
-        share, each = max(tokens / rows, self._share), self._plain.slope
+        share = max(tokens / rows, self._share)
         self._share += LATELY * (tokens / rows - self._share)
-        slope = min(max(self._drafted.slope, each), DEARER * each)
-        return ms - slope * self._topics(share * missed, share * rows)
+        return ms - each * self._topics(share * missed, share * rows)
 
     def _topics(self, missed: float, tokens: float) -> float:
         """Experts that so many of a text's tokens missed because they are of a new topic."""
