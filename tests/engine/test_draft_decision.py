@@ -198,9 +198,9 @@ def test_wrong_drafts_are_held_against_themselves():
 def test_what_the_ring_has_lost_is_brought_once_more():
     """By the step after; so it counts there."""
     drafts, seen = Speculation(DraftOptions(layer=True, lookup=False)), iter((100, 150, 1150, 1160, 1170))
-    drafts.misses = Misses(lambda: next(seen), lambda: 0.5, kept=300)
-    assert drafts._missed_lately() == (100, 0.5)
-    assert [drafts._missed_lately()[0] for _ in range(4)] == [50, 1000, 710, 10]
+    misses = Misses(lambda: next(seen), lambda: 0.5, kept=300)
+    assert drafts._missed_lately(misses) == (100, 0.5)
+    assert [drafts._missed_lately(misses)[0] for _ in range(4)] == [50, 1000, 710, 10]
 
 
 class Steep(Machine):

@@ -34,15 +34,16 @@ class Means:
     ms: dict[int, float] = field(default_factory=dict)
     seen: dict[int, int] = field(default_factory=dict)
 
-    def observe(self, at: int, ms: float) -> None:
-        """Takes a measurement in; the least of the first three begins."""
+    def observe(self, at: int, ms: float) -> bool:
+        """Takes a measurement in; the least of the first three begins. Whether it was well below what was known."""
         known, seen = self.ms.get(at), self.seen.get(at, 0)
         self.seen[at] = seen + 1
         if known is None or seen < FEW:
             self.ms[at] = ms if known is None else min(ms, known)
-        else:
-            weight = FALLING if ms < FALLS * known else WEIGHT
-            self.ms[at] = known + weight * (min(ms, OUTLIER * known) - known)
+            return known is not None and ms < FALLS * known
+        falls = ms < FALLS * known
+        self.ms[at] = known + (FALLING if falls else WEIGHT) * (min(ms, OUTLIER * known) - known)
+        return falls
 
     def drop(self, at: int) -> None:
         """Forgets a mean."""
@@ -74,15 +75,16 @@ class StepCosts:
         self._too_dear: set[int] = set()  # rows of which finding out again would cost too much
         self.plain_age: dict[int, int] = {}  # drafted steps since a plain one of so many rows
 
-    def saw_plain(self, rows: int, ms: float) -> None:
-        """A step of one row a sequence, and nothing else."""
+    def saw_plain(self, rows: int, ms: float) -> bool:
+        """A step of one row a sequence, and nothing else; whether it was well below what was known."""
         self._steps += 1
-        self.plain.observe(rows, ms)
+        faster = self.plain.observe(rows, ms)
         if rows != self._width:
             self._lately.clear()
             self._width = rows
         self._lately.append(ms)
         self.plain_age[rows] = 0
+        return faster
 
     def saw_drafted(self, sequences: int, rows: int, ms: float, chain: int, chain_ms: float) -> None:
         """A step of `rows` rows in `ms`, and a chain of so many passes after it."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from strata.engine.drafts.costs import FALLS, StepCosts
+from strata.engine.drafts.costs import StepCosts
 from strata.engine.drafts.purse import FULL, Purse
 from strata.ops import MAX_STEP_ROWS
 
@@ -119,9 +119,8 @@ class Decision:
 
     def saw_plain(self, sequences: int, ms: float) -> None:
         """A step without drafts and without chains."""
-        faster = ms < FALLS * (self.costs.base(sequences) or ms)
+        faster = self.costs.saw_plain(sequences, ms)
         self._refresh = FIRST_REFRESH if faster else min(2 * self._refresh, REFRESH)
-        self.costs.saw_plain(sequences, ms)
         self.purse.settle(1.0, 1.0)
         self._rested += 1
         self.drafting = False

@@ -201,7 +201,7 @@ class Speculation:
             self._ended_at = None
         elif began is not None:
             took = max((now - began) * 1e3, 0.0)
-        missed, each = self._missed_lately()
+        missed, each = (0, 0.0) if self.misses is None else self._missed_lately(self.misses)
         if decode.counts is None:
             if n and began is not None and self._ended_at is not None:
                 self.decision.saw_plain(n, self._topics.plain(took, missed, n, each) if missed else took)
@@ -222,14 +222,12 @@ class Speculation:
         )
         self._count_step(n, tokens, True)
 
-    def _missed_lately(self) -> tuple[int, float]:
+    def _missed_lately(self, misses: Misses) -> tuple[int, float]:
         """Experts brought since the end of the step before; and what each takes."""
-        if self.misses is None:
-            return 0, 0.0
-        before, self._missed = self._missed, self.misses.count()
+        before, self._missed = self._missed, misses.count()
         missed, again = self._missed - max(before, 0), self._again
-        self._again = max(missed - self.misses.kept, 0)
-        return missed + again, self.misses.ms()
+        self._again = max(missed - misses.kept, 0)
+        return missed + again, misses.ms()
 
     def _forget_chains(self, requests: Sequence[Request]) -> None:
         """What no step took up is of an earlier place now."""
