@@ -35,7 +35,7 @@ class Forced:
     def saw_plain(self, sequences, ms):
         pass
 
-    def saw_drafted(self, sequences, rows, ms, chain, chain_ms, tokens):
+    def saw_drafted(self, sequences, rows, ms, chain, chain_ms, tokens, extra_ms=0.0):
         pass
 
 

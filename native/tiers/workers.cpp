@@ -143,28 +143,30 @@ void Workers::open(uint32_t n) {
   opened_at_ = now_ns();
   const auto bytes = static_cast<float>(store_->expert_bytes(head.layer));
   units_ = 0, expected_ns_ = 0;
+  parts_.clear();
   std::vector<int32_t> experts;
   for (int32_t i = 0; i < head.items; ++i) {
     prepare(*items_[static_cast<size_t>(i)], box_.items[i], kernels);
+    append(i, false);
+    if (!options_.polling) append(i, true);
     experts.push_back(box_.items[i].expert);
     expected_ns_ += bytes * (costs_.cpu_byte + static_cast<float>(box_.items[i].count) * costs_.cpu_row_byte);
   }
-  downs_ = units_;
-  for (int32_t i = 0; i < head.items; ++i) {
-    Item& item = *items_[static_cast<size_t>(i)];
-    item.first_down = units_;
-    units_ += item.down_units;
-  }
+  for (int32_t i = 0; options_.polling && i < head.items; ++i) append(i, true);
   items_left_.store(head.items);
   store_->prefetch(head.layer, experts.data(), experts.size());
   opened_ = n;
   ticket_.store(static_cast<uint64_t>(n) << 32, std::memory_order_release);
 }
 
+void Workers::append(int32_t item, bool down) {
+  const Item& of = *items_[static_cast<size_t>(item)];
+  parts_.push_back({units_, item, down});
+  units_ += down ? of.down_units : 1 + of.gate_units;
+}
+
 void Workers::prepare(Item& item, const MailboxItem& posted, const ExpertKernels& kernels) {
   item.gate_units = gate_up_units(kernels, posted.count), item.down_units = down_units(kernels, posted.count);
-  item.first_unit = units_;
-  units_ += 1 + item.gate_units;
   item.state.store(kUnknown), item.gate_left.store(item.gate_units), item.down_left.store(item.down_units);
   item.batch.clear();
   const float* scales[kPlanes];
@@ -206,12 +208,11 @@ void Workers::find(Item& item, const MailboxItem& posted) {
 }
 
 void Workers::run(uint32_t n, int32_t unit) {
-  const bool down = unit >= downs_;
-  const auto first = [&](int32_t i) { return down ? items_[static_cast<size_t>(i)]->first_down : items_[static_cast<size_t>(i)]->first_unit; };
-  int32_t index = 0;
-  while (index + 1 < box_.head->items && first(index + 1) <= unit) ++index;
-  if (down) return run_down(n, index, unit - first(index));
-  run_gate_up(*items_[static_cast<size_t>(index)], box_.items[index], unit - first(index) - 1);
+  size_t at = 0;
+  while (at + 1 < parts_.size() && parts_[at + 1].first <= unit) ++at;
+  const Part part = parts_[at];
+  if (part.down) return run_down(n, part.item, unit - part.first);
+  run_gate_up(*items_[static_cast<size_t>(part.item)], box_.items[part.item], unit - part.first - 1);
 }
 
 void Workers::run_gate_up(Item& item, const MailboxItem& posted, int32_t part) {

@@ -28,8 +28,8 @@ struct WorkerOptions {
 };
 
 // A list's work is cut into units that threads take in order: for each item, find its expert in RAM, then the first product by
-// 64 features; then the second product of each item, by which time the first is mostly there. Nobody waits for a thread by
-// name, so one that stalls holds up only what it took.
+// 64 features, then the second. Where RAM holds all experts, so that none waits for another's place, the second ones of all
+// items come last, by which time the first are mostly there. Nobody waits for a thread by name.
 class Workers {
  public:
   // `fault`: the step's word; `kernel_faults` collects the kernels' own bits.
@@ -57,8 +57,13 @@ class Workers {
     ExpertBatch batch;
     std::atomic<uint32_t> state{0};  // of the expert: 0 unknown, 1 pinned, 2 not to be had
     std::atomic<int32_t> gate_left{0}, down_left{0};
-    int32_t first_unit = 0, gate_units = 0, first_down = 0, down_units = 0;
+    int32_t gate_units = 0, down_units = 0;
   };
+  struct Part {
+    int32_t first, item;  // unit
+    bool down;            // the second product
+  };
+  void append(int32_t item, bool down);
   void work();
   struct Idle {
     int turn = 0;
@@ -93,7 +98,8 @@ class Workers {
   uint64_t scales_at_ = 0, sums_at_ = 0;
   std::mutex opening_;
   uint32_t opened_ = 0;
-  int32_t units_ = 0, downs_ = 0;  // all, and where those of the second product begin
+  int32_t units_ = 0;
+  std::vector<Part> parts_;  // of the list, in order
   uint64_t opened_at_ = 0;
   float expected_ns_ = 0;          // of the list, by the costs that were measured alone
   std::atomic<float> slower_{1};   // than those costs lists take of late

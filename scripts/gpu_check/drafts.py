@@ -50,7 +50,14 @@ class Fixed:
         self.took.append((sequences, ms, 0, 0.0))
 
     def saw_drafted(
-        self, sequences: int, rows: int, ms: float, chain: int, chain_ms: float, tokens: int
+        self,
+        sequences: int,
+        rows: int,
+        ms: float,
+        chain: int,
+        chain_ms: float,
+        tokens: int,
+        extra_ms: float = 0.0,
     ) -> None:
         self.took.append((rows, ms, chain, chain_ms))
 

@@ -137,6 +137,7 @@ def test_bits_do_not_depend_on_the_share(path, driver, rows):
         r.backend.fill((0, e) for e in range(resident))
         for share in (0.5, BY_COSTS) if tiles else (0.0, 0.5, 1.0, BY_COSTS):
             r.device.set_share(share)
+            r.tier.set_costs(COSTS)  # workers correct them by what they take
             right, copied, computed = r.computed(chunk)
             absent = chunk.pairs()[resident:]
             absent = absent[absent > 0]

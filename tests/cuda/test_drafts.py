@@ -122,6 +122,7 @@ def verified_ahead(name, backend, temperature, monkeypatch, meet=RunAhead.meet):
             taken.append(ahead.taken)
 
     monkeypatch.setattr(RunAhead, "meet", spy)
+    monkeypatch.setattr("strata.engine.tails.FIRST_ROWS", 6)  # all prompts are soon read
     engine = device_engine(name, backend, lookup="off")
     engine.scheduler.drafts.decision = Always(4)
     return play(engine, temperature, LONGER), taken

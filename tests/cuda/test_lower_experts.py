@@ -15,7 +15,8 @@ def form(rows, shared):
     gate = stack("IQ3_XXS", 512, 640, 2560)
     experts = lower_experts.Experts(gate, gate, stack("Q2_0", 512, 2560, 640), 10, True)
     properties = SimpleNamespace(shared=shared, multiprocessors=132)
-    return lower_experts.form(SimpleNamespace(bucket=rows, properties=properties), experts)
+    at = SimpleNamespace(bucket=rows, properties=properties, staying=lambda each: 132 * each)
+    return lower_experts.form(at, experts)
 
 
 @pytest.mark.parametrize(("rows", "copies"), [(1, 32), (2, 32), (4, 32), (8, 16)])

@@ -21,7 +21,7 @@ class Always:
     def saw_plain(self, sequences, ms):
         pass
 
-    def saw_drafted(self, sequences, rows, ms, chain, chain_ms, tokens):
+    def saw_drafted(self, sequences, rows, ms, chain, chain_ms, tokens, extra_ms=0.0):
         pass
 
 

@@ -92,7 +92,10 @@ def test_a_tail_whose_steps_are_slow_takes_fewer_rows():
         tails.update(StepOutput(StepPlan(decode), decode_ms=ms))
         return tails.most(2)
 
-    assert [after(ms) for ms in (20, 20, 20, 50, 80, 80, 80, 30)] == [4, 6, 6, 6, 3, 1, 1, 2]
+    assert [after(ms) for ms in (20, 20, 20, 50, 80, 80, 80, 30)] == [4, 6, 6, 6, 3, 2, 2, 4]
+    assert tails.most(7) == 2
+    tails.update(StepOutput(StepPlan(), decode_ms=200))
+    assert tails.most(2) == 4
     tails.reset()
     assert tails.most(2) == 2
     assert tails.most(0) == 32

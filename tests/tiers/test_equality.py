@@ -71,6 +71,13 @@ def test_a_slow_link_and_a_small_ring(model_path, wanted):
     check(rig(model_path, budget=0, sim=sim, resident=0.2), wanted)
 
 
+def test_a_list_of_more_experts_than_ram_holds(model_path):
+    """Workers give up each before they need the place of another."""
+    r = rig(model_path, budget=400_000, sim={"cpu_share": 1.0, "workers": 2}, wait=5, lookahead=False)
+    r.digest(rows=(1,))
+    assert r.counts()["void_steps"] == 0
+
+
 def test_a_wrong_byte_is_seen(model_path, wanted):
     """The hash can fail: one expert's table entry names another's bytes."""
     r = rig(model_path, budget=0)

@@ -40,14 +40,14 @@ class LentSlots:
         return self.end - self.begin
 
     def ask(self, nbytes: int) -> bool:
-        """Asks for the slots that the last so many bytes touch; whether all are empty. Steps empty them, some hundreds
-        in each."""
+        """Asks for the slots that the last so many bytes touch; whether all are empty. Steps empty them."""
         if nbytes > self._asked:
             first, states, known = self.end - nbytes, self._device.slots(), set(self.lent)
             wanted = [i for i, (at, size) in enumerate(self._slots) if at + size > first]
             self._held += [states[i][2:] for i in wanted if i not in known and states[i][2] >= 0]
-            self.lent, self._asked, self._empty = wanted, nbytes, False
+            self._held += self._waiting
             self._waiting.clear()
+            self.lent, self._asked, self._empty = wanted, nbytes, False
         if not self._empty:
             self._empty = not self._device.lend(self.lent)
         return self._empty

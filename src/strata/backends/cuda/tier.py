@@ -403,7 +403,7 @@ class ExpertTier:
 
     def make_ready(self, nbytes: int, first: int | None, rows: int) -> bool:
         """A step towards a chunk of a program of so many rows, beside steps that go on: slots that lend their last
-        `nbytes` are emptied by those, some hundreds in each; then the experts of the `first` layer that comes on the
+        `nbytes` are emptied by those; then the experts of the `first` layer that comes on the
         copies' stream (None: none does) are sent. Whether all of that was asked for before; no chunk is under way."""
         assert self.prompts is not None
         if self.prompts.begun == rows:

@@ -126,12 +126,20 @@ class Decision:
         self.drafting = False
 
     def saw_drafted(
-        self, sequences: int, rows: int, ms: float, chain: int, chain_ms: float, tokens: int
+        self,
+        sequences: int,
+        rows: int,
+        ms: float,
+        chain: int,
+        chain_ms: float,
+        tokens: int,
+        extra_ms: float = 0.0,
     ) -> None:
-        """A step with drafts, or with a chain after it, and the tokens that it gave all sequences together."""
+        """A step with drafts, or with a chain after it, and the tokens that it gave all sequences together; `extra_ms`:
+        that it took besides, and steps of so many rows do not as a rule."""
         self.costs.saw_drafted(sequences, rows, ms, chain, chain_ms)
         base = self.costs.base(sequences)
         if base is not None:
-            self.purse.settle((ms + chain_ms) / base, tokens / sequences)
+            self.purse.settle((ms + extra_ms + chain_ms) / base, tokens / sequences)
         self.drafting, self._rested = True, 0
         self._trial = max(self._trial - 1, 0)

@@ -9,9 +9,6 @@ FULL = 5.0
 REFILL = 0.012
 OPEN = 2.5  # a purse that was emptied opens again from here
 EMPTY = 0.5
-# What was gained beyond a full purse, at most, and the tokens in which half of it is forgotten: an empty purse is
-# filled from it at once, since drafts that have just won are worth going on with.
-SAVED, FORGOTTEN = 8.0, 192
 
 
 @dataclass
@@ -21,7 +18,6 @@ class Purse:
     amount: float = FULL
     open: bool = True
     lost: float = 0.0  # in all; less than nothing where drafts won
-    saved: float = 0.0
 
     @property
     def full(self) -> bool:
@@ -32,13 +28,7 @@ class Purse:
         """A step cost `cost` plain steps and gave `tokens` tokens a sequence."""
         loss = cost - tokens
         self.lost += loss
-        amount = self.amount - loss + REFILL * tokens
-        self.saved *= 0.5 ** (tokens / FORGOTTEN)
-        if amount > FULL:
-            self.saved, amount = min(self.saved + amount - FULL, SAVED), FULL
-        elif amount <= EMPTY:
-            amount, self.saved = min(amount + self.saved, FULL), 0.0
-        self.amount = amount
+        self.amount = min(self.amount - loss + REFILL * tokens, FULL)
         if self.amount <= EMPTY:
             self.open = False
         elif self.amount >= OPEN:

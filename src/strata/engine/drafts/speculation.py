@@ -41,6 +41,7 @@ class _Owed:
     sequences: int
     rows: int
     ms: float
+    extra_ms: float
     chain_ms: float
     tokens: int
     since: float
@@ -60,9 +61,16 @@ class Decider(Protocol):
         """A step without drafts and chains."""
 
     def saw_drafted(
-        self, sequences: int, rows: int, ms: float, chain: int, chain_ms: float, tokens: int
+        self,
+        sequences: int,
+        rows: int,
+        ms: float,
+        chain: int,
+        chain_ms: float,
+        tokens: int,
+        extra_ms: float = 0.0,
     ) -> None:
-        """A step with either."""
+        """A step with either; `extra_ms`: that it took besides, and steps of so many rows do not as a rule."""
 
 
 class Speculation:
@@ -139,7 +147,9 @@ class Speculation:
             self._ended_at = now
         if owed.timed:
             chain_ms = owed.chain_ms + (now - owed.since) * 1e3 if self._chain else 0.0
-            self.decision.saw_drafted(owed.sequences, owed.rows, owed.ms, self._chain, chain_ms, owed.tokens)
+            self.decision.saw_drafted(
+                owed.sequences, owed.rows, owed.ms, self._chain, chain_ms, owed.tokens, owed.extra_ms
+            )
 
     def _counts(self, offers: Sequence[Proposal | None]) -> list[int]:
         """Drafts to verify of what is offered."""
@@ -197,14 +207,14 @@ class Speculation:
         decode, now = output.plan.decode, self.clock()
         began, self._ended_at = self._ended_at, now
         n, took = len(requests), output.decode_ms + output.draft_ms
-        if output.plan.tails or output.plan.prompt is not None or output.faults:
+        if output.plan.tails or output.plan.reading or output.plan.prompt is not None or output.faults:
             self._ended_at = None
         elif began is not None:
             took = max((now - began) * 1e3, 0.0)
-        missed, each = (0, 0.0) if self.misses is None else self._missed_lately(self.misses)
+        missed, again = (0, 0) if self.misses is None else self._missed_lately(self.misses)
         if decode.counts is None:
             if n and began is not None and self._ended_at is not None:
-                self.decision.saw_plain(n, self._topics.plain(took, missed, n, each) if missed else took)
+                self.decision.saw_plain(n, self._without_topics(took, missed, n) if missed else took)
             self._count_step(n, n, False)
             if self._chain:
                 self._forget_chains(requests)
@@ -215,19 +225,27 @@ class Speculation:
         timed = self._ended_at is not None and began is not None
         chain_ms = output.draft_ms if self._chain else 0.0
         rows, tokens = len(decode.sequences), int(accepted.sum())
-        took = self._topics.drafted(took, missed, rows, tokens, each) if missed else took
+        transient, paid = 0.0, 0.0
+        if missed and self.misses is not None:
+            transient, paid = self._topics.drafted(missed, again, rows, tokens, self.misses.ms())
         self._chained = tuple(requests)
+        ms = took - chain_ms - transient
         self._owed = _Owed(
-            self._chained, output.chains, n, rows, took - chain_ms, chain_ms, tokens, now, timed
+            self._chained, output.chains, n, rows, ms, transient - paid, chain_ms, tokens, now, timed
         )
         self._count_step(n, tokens, True)
 
-    def _missed_lately(self, misses: Misses) -> tuple[int, float]:
-        """Experts brought since the end of the step before; and what each takes."""
+    def _missed_lately(self, misses: Misses) -> tuple[int, int]:
+        """Experts missed since the end of the step before; and of what that one missed, those that were lost before
+        they found a slot and are brought once more."""
         before, self._missed = self._missed, misses.count()
         missed, again = self._missed - max(before, 0), self._again
         self._again = max(missed - misses.kept, 0)
-        return missed + again, misses.ms()
+        return missed, again
+
+    def _without_topics(self, took: float, missed: int, tokens: int) -> float:
+        """The time of a plain step."""
+        return took if self.misses is None else self._topics.plain(took, missed, tokens, self.misses.ms())
 
     def _forget_chains(self, requests: Sequence[Request]) -> None:
         """What no step took up is of an earlier place now."""

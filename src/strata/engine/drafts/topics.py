@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 LESS, MORE = 0.2, 0.02  # weights of a plain step that missed less, or more, than is usual
 ABOVE = 1.5  # times what is usual: from there on it is the topic's
 KEPT = 0.98  # of a line's sums, a step
+KEPT_SLOPE = 0.999  # of its slope: while a topic lasts steps hardly differ
 LATELY = 0.1  # weight of a drafted step in the share of rows that become tokens
 
 
@@ -55,6 +56,7 @@ class TopicMisses:
 
     usual: float | None = None  # of a token
     _plain: Line = field(default_factory=Line)
+    _slope: float = 0.0  # of that line, the largest of late
     _share: float = 0.0  # of the rows of drafted steps, those that became tokens of late
 
     def plain(self, ms: float, missed: float, tokens: int, each: float) -> float:
@@ -65,14 +67,19 @@ class TopicMisses:
             self.usual = of_token
         self.usual += (LESS if of_token < self.usual else MORE) * (of_token - self.usual)
         self._plain.add(missed, ms)
-        return ms - min(self._plain.slope, each) * self._topics(missed, tokens)
+        self._slope = max(min(self._plain.slope, each), KEPT_SLOPE * self._slope)
+        return ms - self._slope * self._topics(missed, tokens)
 
-    def drafted(self, ms: float, missed: float, rows: int, tokens: int, each: float) -> float:
-        """The same of a step with drafts: of what its rows missed, the text's is the share of rows that are its tokens,
-        or have been of late."""
-        share = max(tokens / rows, self._share)
-        self._share += LATELY * (tokens / rows - self._share)
-        return ms - each * self._topics(share * missed, share * rows)
+    def drafted(
+        self, missed: float, again: float, rows: int, tokens: int, each: float
+    ) -> tuple[float, float]:
+        """Of a step with drafts, which brought `again` experts that the step before had missed: milliseconds that say
+        nothing about what so many rows cost, and of those what plain steps would have paid too. Of what its rows
+        missed, the text's is the share of rows that are its tokens; for the former, or that have been of late."""
+        own, share = tokens / rows, max(tokens / rows, self._share)
+        self._share += LATELY * (own - self._share)
+        transient = each * (self._topics(share * missed, share * rows) + again)
+        return transient, min(self._slope * self._topics(own * missed, tokens), transient)
 
     def _topics(self, missed: float, tokens: float) -> float:
         """Experts that so many of a text's tokens missed because they are of a new topic."""
