@@ -7,7 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.backends import Backend, Replay
-from strata.memory import Checkpoint, PageTable, StatePool, copy_slot, put_checkpoint, settle, take_checkpoint
+from strata.memory import (
+    Checkpoint,
+    PageTable,
+    SpareBlocks,
+    StatePool,
+    checkpoint_bytes,
+    copy_slot,
+    put_checkpoint,
+    settle,
+    take_checkpoint,
+)
 from strata.memory.resident import forget_pages
 from strata.ops import Buffer, Builder, Program, StepBuffers
 
@@ -18,6 +28,7 @@ class Keeper:
     def __init__(self, backend: Backend, steps: StepBuffers, state: StatePool, pages: PageTable):
         self._backend, self._steps, self._state, self._pages = backend, steps, state, pages
         self._replay: Replay | None = None
+        self._blocks = SpareBlocks(checkpoint_bytes(state))
 
     def program(self) -> Program:
         """One row, whose sequence is settled at its position."""
@@ -47,11 +58,11 @@ class Keeper:
         """The sequence's state before its token at `position`; with its pages, where it must outlive them."""
         self._settle(sequence, position)
         held = self._pages.pages(sequence) if pages else None
-        return take_checkpoint(self._state, self._at, sequence, position, held)
+        return take_checkpoint(self._state, self._at, sequence, position, held, block=self._blocks.take())
 
     def tapped(self, slot: int, position: int) -> Checkpoint:
         """The state that a tap wrote to `slot`."""
-        return take_checkpoint(self._state, self._at, slot, position)
+        return take_checkpoint(self._state, self._at, slot, position, block=self._blocks.take())
 
     def restore(self, sequence: int, checkpoint: Checkpoint) -> None:
         """The sequence goes on from the checkpoint; without pages in it, those that the sequence holds must be its."""

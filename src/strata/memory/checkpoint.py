@@ -5,6 +5,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -72,11 +73,30 @@ def state_fingerprint(state: StatePool) -> str:
     return f"{state.shape} {[f'{b.name} {b.dtype}' for b in state.kv.buffers()[:1]]}"
 
 
+def checkpoint_bytes(state: StatePool) -> int:
+    """Bytes of a checkpoint without pages."""
+    return sum(_nbytes(b, where) for b, where in _places(state, 0, 0))
+
+
 def take_checkpoint(
-    state: StatePool, array: ArrayOf, slot: int, position: int, pages: Sequence[int] | None = None
+    state: StatePool,
+    array: ArrayOf,
+    slot: int,
+    position: int,
+    pages: Sequence[int] | None = None,
+    *,
+    block: NDArray[np.uint8] | None = None,
 ) -> Checkpoint:
-    """A checkpoint of a slot that is settled at `position`; with the contents of `pages` where they are given."""
-    parts = [(b.name, _own(array(b)[where])) for b, where in _places(state, slot, position)]
+    """A checkpoint of a slot that is settled at `position`; with the contents of `pages` where they are given. `block`:
+    memory of `checkpoint_bytes` for what is recurrent, else it is fresh."""
+    block = np.empty(checkpoint_bytes(state), np.uint8) if block is None else block
+    parts, at = [], 0
+    for b, where in _places(state, slot, position):
+        source, size = array(b), _nbytes(b, where)
+        part = block[at : at + size].view(source.dtype).reshape(_shape(b, where))
+        _read(source, where, part)
+        parts.append((b.name, part))
+        at += size
     if pages is not None:
         held = list(pages[: -(-position // PAGE_CELLS)])
         parts += [(b.name, _own(array(b)[held])) for b in state.paged()]
@@ -86,6 +106,24 @@ def take_checkpoint(
 def _own(part: NDArray[Any]) -> NDArray[Any]:
     """A copy of what is a view; what came from a device is nobody else's already, and megabytes."""
     return part if part.base is None else part.copy()
+
+
+def _shape(buffer: Buffer, where: tuple[Any, ...]) -> tuple[int, ...]:
+    """Shape of a slot's part: `where` is the slot, and of rings the rows."""
+    return (*(len(rows) for rows in where[1:]), *buffer.shape[len(where) :])
+
+
+def _nbytes(buffer: Buffer, where: tuple[Any, ...]) -> int:
+    return buffer.nbytes // prod(buffer.shape) * prod(_shape(buffer, where))
+
+
+def _read(source: NDArray[Any], where: tuple[Any, ...], out: NDArray[Any]) -> None:
+    """Copies a part to where it stays: a device's array would make fresh memory of what it is asked for."""
+    read_into = getattr(source, "read_into", None)
+    if read_into is None:
+        out[...] = source[where]
+    else:
+        read_into(where, out)
 
 
 def put_checkpoint(

@@ -66,12 +66,20 @@ class DeviceArray:
     def __getitem__(self, index: Any) -> NDArray[Any]:
         shape, runs, tail = self._plan(index)
         out = np.empty(shape, self.dtype)
-        flat = out.reshape(-1)
-        at = 0
+        self._download(runs, out)
+        return out if tail is None else out[tail].copy()
+
+    def read_into(self, index: Any, out: NDArray[Any]) -> None:
+        """`out[...] = self[index]` without memory between; `out`: contiguous, of the result's shape."""
+        shape, runs, tail = self._plan(index)
+        assert tail is None and out.shape == shape and out.dtype == self.dtype and out.flags.c_contiguous
+        self._download(runs, out)
+
+    def _download(self, runs: list[tuple[int, int]], out: NDArray[Any]) -> None:
+        flat, at = out.reshape(-1), 0
         for offset, count in runs:
             self._driver.download(self.address + offset * self.dtype.itemsize, flat[at : at + count])
             at += count
-        return out if tail is None else out[tail].copy()
 
     def __setitem__(self, index: Any, value: Any) -> None:
         shape, runs, tail = self._plan(index)
@@ -109,6 +117,10 @@ class HostArray(DeviceArray):
     def __getitem__(self, index: Any) -> NDArray[Any]:
         self._driver.synchronize()
         return np.array(self._memory[index])
+
+    def read_into(self, index: Any, out: NDArray[Any]) -> None:
+        self._driver.synchronize()
+        out[...] = self._memory[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._driver.synchronize()
