@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from emulated_driver import EmulatedDriver
 from gpu_rig import EVERY, ROWS, GpuRig, digest, write_model
 from rig import Swapper
 
+from strata.backends.cuda import CudaBackend
+from strata.backends.cuda.tier import ExpertTier
 from strata.config import EngineOptions
 from strata.engine import Engine, gpu_experts
 from strata.errors import FaultError
@@ -108,6 +111,52 @@ def test_what_the_ring_has_is_not_copied_again(path, backend, monkeypatch):
     counts = r.counts()
     assert len(hashes) == 1
     assert counts["copies"] == counts["staged_hits"] == counts["distinct"] // 2
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_steps_of_several_rows_take_changes_within(path, monkeypatch, within):
+    """What is asked for while a step runs is promoted from the ring before that has come round."""
+    driver = EmulatedDriver()
+    monkeypatch.setattr(gpu_experts, "staging_places", lambda sizes: 20)  # a layer's experts, and a few
+    if not within:
+        monkeypatch.setattr(ExpertTier, "_takes_changes", lambda *_: False)
+    r = GpuRig(path, CudaBackend(driver, slab_bytes=1 << 20, input_bytes=1 << 18), 20)
+    r.device.set_ahead(0)
+    looks = [n.kernel.entry for n in r.launches(8) if n.kernel.entry in ("begin_experts", "stage_experts")]
+    assert looks == ["stage_experts", *[*["begin_experts"] * within, "stage_experts"] * (r.layers - 1)]
+    assert "begin_experts" not in {n.kernel.entry for n in r.launches(1)}
+    gates = {layer: gate for gate, layer in r.loaded.experts.tiers.layers.items()}
+    run, seen = driver._run, {}
+
+    def table(layer):
+        found = np.zeros(16, np.uint64)
+        driver.download(r.backend.tier.table(gates[layer]), found)
+        return found
+
+    def ask_for_what_came(launch, call, watch):
+        run(launch, call, watch)
+        if launch.kernel.entry == "stage_experts":
+            layer = int(launch.args[10])
+            now, before = table(layer), seen[layer]
+            came = [e for e in np.flatnonzero(now != before) if r.device.slot_of(layer, e) < 0]
+            for e in came:  # the expert of another layer makes room
+                any(
+                    r.device.replace(layer, e, slot)
+                    for slot, s in enumerate(r.device.slots())
+                    if s[2] != layer
+                )
+
+    seen.update((layer, table(layer)) for layer in range(r.layers))
+    monkeypatch.setattr(driver, "_run", ask_for_what_came)
+    got = r.digest((8,))
+    monkeypatch.setattr(driver, "_run", run)
+    r.backend.tier.settle()
+    assert got == cpu_digest(path, (8,))
+    assert r.counts()["copies"] > 20, "the ring has come round"
+    r.digest((1,))  # tells what was counted
+    counts = r.counts()
+    assert counts["promotions"] >= 20 + 20, "all slots got others"
+    assert (counts["promotions_from_ram"] == 20) == within, "slots were filled from RAM"
 
 
 @pytest.mark.parametrize("most", [1, 4])

@@ -332,6 +332,7 @@ enum Counter : uint32_t {
   kNgramReadBytes,
   kLookaheadHeld,     // steps in which look-ahead was held back, since it cost more than it saved
   kStagedHits,        // of kHits, those that the staging ring still had
+  kPromotionsFromRam, // of a GPU's promotions, those that crossed the link for it: the ring had lost them, or never had them
   kNumCounters
 };
 

@@ -53,8 +53,9 @@ class TierReport:
             f"  misses    {misses:9.1f} a token: link {c['copies'] / misses:.0%} ({megabytes[0]:.1f} MB), "
             f"CPU {c['cpu_experts'] / misses:.0%} ({megabytes[1]:.1f} MB), ahead {ahead / misses:.0%} "
             f"(of {c['prefetches']:.1f} guesses)",
-            f"  promoted  {c['promotions']:9.1f} a token; waits expired {c['waits_expired']:.0f}, void steps "
-            f"{c['void_steps']:.0f}; {self.followed:.1%} of the tokens are the cycle's",
+            f"  promoted  {c['promotions']:9.1f} a token, {c['promotions_from_ram']:.1f} over the link; waits expired "
+            f"{c['waits_expired']:.0f}, void steps {c['void_steps']:.0f}; {self.followed:.1%} of the tokens are the "
+            "cycle's",
         ]
 
 

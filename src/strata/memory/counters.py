@@ -36,6 +36,7 @@ NAMES = (
     "ngram_read_bytes",
     "lookahead_held",
     "staged_hits",
+    "promotions_from_ram",
 )
 
 

@@ -236,7 +236,15 @@ class ExpertTier:
         assert args[_LAYER] == layer
         grid = at.properties.multiprocessors
         node = launch("experts_stage.cu", _STAGE, grid, _THREADS, args, macros=macros)
-        return [replace(node, joins=logits is not None)]
+        changes = self._begin(layer, step=False) if self._takes_changes(at.bucket, layer) else []
+        first, *rest = [*changes, node]
+        return [replace(first, joins=logits is not None), *rest]
+
+    def _takes_changes(self, rows: int, layer: int) -> bool:
+        """Whether a step of so many rows takes changes before this layer too, not at its begin alone: as often as the
+        ring may have come round. What it has lost by then crosses the link once more for its promotion."""
+        every = max(self._options.places // (rows * self._options.k), 1)
+        return rows > 1 and layer > 0 and layer % every == 0
 
     def fetchers(self, bucket: int) -> int:
         """Thread blocks that may run beside kernels of steps of so many rows."""
@@ -316,9 +324,10 @@ class ExpertTier:
         first = next((n for n in launches if n.kernel.entry == _STAGE), None)
         return [] if first is None else self._begin(int(first.args[_LAYER]), step=True)
 
-    def _begin(self, layer: int, step: bool) -> list[Launch]:
+    def _begin(self, layer: int, *, step: bool, settle: bool = False) -> list[Launch]:
+        """Takes changes before `layer`. `step`: one begins; `settle`: also of layers that chunks hold as they are."""
         planes = self._stacks[0]
-        held = 0 if self.prompts is None or not step else self.prompts.held_address
+        held = 0 if self.prompts is None or settle else self.prompts.held_address
         args: list[Arg] = [self.address, *ints(layer, int(step)), pointer(held)]
         nodes = [launch("experts_begin.cu", "begin_experts", 1, _THREADS, args, macros=plane_macros(planes))]
         for number, of_class in enumerate(self._classes.values()):
@@ -397,7 +406,7 @@ class ExpertTier:
 
     def settle(self) -> None:
         """Applies what was asked for, without a step, whether or not chunks hold experts where they are."""
-        for node in self._begin(0, step=False):
+        for node in self._begin(0, step=False, settle=True):
             self._driver.launch(node)
         self._driver.synchronize()
 

@@ -1,5 +1,5 @@
-// The first nodes of a replay with experts in tiers: changes of the residency table (strata/tiers_gpu.h), then the copies
-// that they ask for. Macros: expert_copy.cuh's; `begin_experts` reads none of them.
+// The first nodes of a replay with experts in tiers, and of some layers of it: changes of the residency table
+// (strata/tiers_gpu.h), then the copies that they ask for. Macros: expert_copy.cuh's; `begin_experts` reads none of them.
 #include "expert_copy.cuh"
 
 using namespace strata;
@@ -43,7 +43,7 @@ template <class Wanted> __device__ __forceinline__ void list_changes(short* list
 
 extern "C" {
 
-// One thread block. `layer`: the first of the replay's. `step` 0: only the changes count, no step begins. `held`: layers
+// One thread block. `layer`: the one that comes next. `step` 0: only the changes count, no step begins. `held`: layers
 // whose experts a prompt chunk reads where the table says: the first change of those waits, and all after it.
 __global__ void __launch_bounds__(kTileThreads) begin_experts(const ExpertTier* tier, int layer, int step, const HeldLayers* held) {
   __shared__ ExpertTier t;
@@ -124,6 +124,7 @@ __global__ void __launch_bounds__(kTileThreads) promote_experts(const ExpertTier
   if (warp_id() == 0) list_changes(near, &nears, count, [&](int i) { return number[i] != kNotMine && number[i] != 0; });
   if (warp_id() == 1) list_changes(far, &fars, count, [&](int i) { return number[i] == 0; });
   __syncthreads();
+  if (blockIdx.x == 0 && threadIdx.x == 0) state->counts[kPromotionsFromRam] += static_cast<uint64_t>(fars);
   const int chunks = static_cast<int>((t.place_bytes + kChunk - 1) / kChunk);
   for (int u = blockIdx.x; u < nears * chunks; u += gridDim.x) {
     const int i = near[u / chunks], first = u % chunks * (kChunk / 16);

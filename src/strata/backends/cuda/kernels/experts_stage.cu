@@ -244,7 +244,7 @@ __device__ __forceinline__ void tell(const ExpertTier& t, int layer, uint64_t by
     state.counts[c] += n;
     reinterpret_cast<volatile uint64_t*>(t.counts)[c] = state.counts[c];
   };
-  add(tiers::kSteps, 0), add(kVoidSteps, 0), add(kWaitsExpired, 0), add(kLookaheadHeld, 0);
+  add(tiers::kSteps, 0), add(kVoidSteps, 0), add(kWaitsExpired, 0), add(kLookaheadHeld, 0), add(kPromotionsFromRam, 0);
   // A fetcher may be adding to it; what it adds is told a layer later.
   reinterpret_cast<volatile uint64_t*>(t.counts)[kPrefetches] = *const_cast<volatile uint64_t*>(state.counts + kPrefetches);
   add(kRoutedPairs, pairs), add(kComputedPairs, pairs - far_pairs), add(kDistinct, count);
