@@ -9,8 +9,7 @@ from strata.engine.drafts.costs import StepCosts
 from strata.engine.drafts.decision import Decision, allot
 from strata.engine.drafts.lookup import LONGEST, Lookup
 from strata.engine.drafts.purse import Purse
-from strata.engine.drafts.speculation import DraftOptions, Speculation
-from strata.engine.drafts.topics import Misses, TopicMisses
+from strata.engine.drafts.topics import TopicMisses
 
 
 class Machine:
@@ -160,7 +159,7 @@ class Changing(Machine):
             if count:
                 known.observe(count, accepted)
             if count or chain_next:
-                transient, paid = topics.drafted(missed, 0, 1 + count, 1 + accepted, self.each)
+                transient, paid = topics.drafted(missed, 1 + count, 1 + accepted, self.each)
                 spent = self.chain(chain_next)
                 ms, extra = took - transient, transient - paid
                 decision.saw_drafted(1, 1 + count, ms, chain_next, spent, 1 + accepted, extra)
@@ -191,21 +190,12 @@ def test_wrong_drafts_are_held_against_themselves():
     for missed in (50, 60, 40, 50, 55, 45) * 10:
         assert topics.plain(5 + 0.01 * missed, missed, 1, 0.02) == 5 + 0.01 * missed
     assert topics.usual == pytest.approx(45, abs=6)
-    assert topics.drafted(500, 0, 8, 1, 0.02) == (0.0, 0.0)
+    assert topics.drafted(500, 8, 1, 0.02) == (0.0, 0.0)
     usual = topics.usual
     beyond = 1600 - 12 * usual
-    assert topics.drafted(1600, 0, 8, 8, 0.02) == pytest.approx((0.02 * beyond, 0.01 * beyond), rel=0.01)
+    assert topics.drafted(1600, 8, 8, 0.02) == pytest.approx((0.02 * beyond, 0.01 * beyond), rel=0.01)
     assert topics.plain(11.0, 600, 1, 0.02) == pytest.approx(11 - 0.01 * (600 - 1.5 * topics.usual), abs=0.1)
-    assert TopicMisses().drafted(700, 0, 4, 4, 0.02) == (0.0, 0.0), "nothing is known"
-    assert topics.drafted(100, 50, 4, 1, 0.02) == (1.0, 0.0), "plain steps bring nothing twice"
-
-
-def test_what_the_ring_has_lost_is_brought_once_more():
-    """By the step after; so it counts there."""
-    drafts, seen = Speculation(DraftOptions(layer=True, lookup=False)), iter((100, 150, 1150, 1160, 1170))
-    misses = Misses(lambda: next(seen), lambda: 0.5, kept=300)
-    assert drafts._missed_lately(misses) == (100, 0)
-    assert [drafts._missed_lately(misses) for _ in range(4)] == [(50, 0), (1000, 0), (10, 700), (10, 0)]
+    assert TopicMisses().drafted(700, 4, 4, 0.02) == (0.0, 0.0), "nothing is known"
 
 
 class Steep(Machine):

@@ -395,11 +395,6 @@ class ExpertTier:
         return [self.workers] if share is None else [self.workers, share.workers]
 
     @property
-    def places(self) -> int:
-        """Of the staging ring."""
-        return self._options.places
-
-    @property
     def link_rate(self) -> float:
         """Bytes a second that copies reach, or are held to."""
         return self._options.link_rate or self._measured or DEFAULT_LINK

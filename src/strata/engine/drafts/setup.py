@@ -26,7 +26,7 @@ def make_speculation(file: ModelFile, runner: Runner, options: EngineOptions) ->
     tier = getattr(runner.backend, "tier", None)
     if tier is not None:
         largest = max(tier.blob_bytes)
-        made.misses = Misses(lambda: tier.device.missed, lambda: 1e3 * largest / tier.link_rate, tier.places)
+        made.misses = Misses(lambda: tier.device.missed, lambda: 1e3 * largest / tier.link_rate)
     return made
 
 

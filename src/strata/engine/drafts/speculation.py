@@ -90,7 +90,7 @@ class Speculation:
         self.ahead: Callable[[], bool] = lambda: False  # whether the next step is running already,
         self.verifying: Callable[[], bool] = lambda: False  # with all drafts of the chains at hand
         self.misses: Misses | None = None  # None: all experts are where they compute
-        self._missed, self._again, self._topics = -1, 0, TopicMisses()  # by the end of the step before
+        self._missed, self._topics = -1, TopicMisses()  # by the end of the step before
         self._fares = Fares()
         self._tracks: dict[Request, Track] = {}
         self._ended_at: float | None = None  # of the step before, where it was one of decoding alone
@@ -211,7 +211,7 @@ class Speculation:
             self._ended_at = None
         elif began is not None:
             took = max((now - began) * 1e3, 0.0)
-        missed, again = (0, 0) if self.misses is None else self._missed_lately(self.misses)
+        missed = 0 if self.misses is None else self._missed_lately(self.misses)
         if decode.counts is None:
             if n and began is not None and self._ended_at is not None:
                 self.decision.saw_plain(n, self._without_topics(took, missed, n) if missed else took)
@@ -227,7 +227,7 @@ class Speculation:
         rows, tokens = len(decode.sequences), int(accepted.sum())
         transient, paid = 0.0, 0.0
         if missed and self.misses is not None:
-            transient, paid = self._topics.drafted(missed, again, rows, tokens, self.misses.ms())
+            transient, paid = self._topics.drafted(missed, rows, tokens, self.misses.ms())
         self._chained = tuple(requests)
         ms = took - chain_ms - transient
         self._owed = _Owed(
@@ -235,13 +235,10 @@ class Speculation:
         )
         self._count_step(n, tokens, True)
 
-    def _missed_lately(self, misses: Misses) -> tuple[int, int]:
-        """Experts missed since the end of the step before; and of what that one missed, those that were lost before
-        they found a slot and are brought once more."""
+    def _missed_lately(self, misses: Misses) -> int:
+        """Experts missed since the end of the step before."""
         before, self._missed = self._missed, misses.count()
-        missed, again = self._missed - max(before, 0), self._again
-        self._again = max(missed - misses.kept, 0)
-        return missed, again
+        return self._missed - max(before, 0)
 
     def _without_topics(self, took: float, missed: int, tokens: int) -> float:
         """The time of a plain step."""

@@ -13,12 +13,10 @@ LATELY = 0.1  # weight of a drafted step in the share of rows that become tokens
 
 @dataclass(frozen=True)
 class Misses:
-    """Of a backend: `count`: experts that steps did not find where they compute, in all; `ms`: what bringing one takes;
-    `kept`: of a step's, those that the next step may move to their slots. Others it brings once more."""
+    """Of a backend: `count`: experts that steps did not find where they compute, in all; `ms`: to bring one."""
 
     count: Callable[[], int]
     ms: Callable[[], float]
-    kept: int
 
 
 @dataclass
@@ -70,15 +68,13 @@ class TopicMisses:
         self._slope = max(min(self._plain.slope, each), KEPT_SLOPE * self._slope)
         return ms - self._slope * self._topics(missed, tokens)
 
-    def drafted(
-        self, missed: float, again: float, rows: int, tokens: int, each: float
-    ) -> tuple[float, float]:
-        """Of a step with drafts, which brought `again` experts that the step before had missed: milliseconds that say
-        nothing about what so many rows cost, and of those what plain steps would have paid too. Of what its rows
-        missed, the text's is the share of rows that are its tokens; for the former, or that have been of late."""
+    def drafted(self, missed: float, rows: int, tokens: int, each: float) -> tuple[float, float]:
+        """Of a step with drafts: milliseconds that say nothing about what so many rows cost, and of those what plain
+        steps would have paid too. Of what its rows missed, the text's is the share of rows that are its tokens; for the
+        former, or that have been of late."""
         own, share = tokens / rows, max(tokens / rows, self._share)
         self._share += LATELY * (own - self._share)
-        transient = each * (self._topics(share * missed, share * rows) + again)
+        transient = each * self._topics(share * missed, share * rows)
         return transient, min(self._slope * self._topics(own * missed, tokens), transient)
 
     def _topics(self, missed: float, tokens: float) -> float:
