@@ -1,8 +1,8 @@
 // A GPU's side of the tier protocol (tiers.h): what its kernels and the host share besides slots, ring and mailbox.
 //
 // No host runs between two replays that follow each other, so the host does not change the residency table itself: it
-// appends changes to a ring in mapped memory, and the first nodes of the next replay apply what is there in stream order.
-// All earlier replays are over then, so that a slot whose expert leaves may receive another in the same batch:
+// appends changes to a ring in mapped memory, and the first nodes of the next replay apply what is there in stream order,
+// as do nodes between layers where a step has several rows. All that came before is over then, so that a slot whose expert leaves may receive another in the same batch:
 //
 //   slot state   who moves it on
 //   free         promote: a change with `coming` is appended -> arriving

@@ -99,13 +99,8 @@ def take_checkpoint(
         at += size
     if pages is not None:
         held = list(pages[: -(-position // PAGE_CELLS)])
-        parts += [(b.name, _own(array(b)[held])) for b in state.paged()]
+        parts += [(b.name, array(b)[held]) for b in state.paged()]  # a list of pages gives copies
     return Checkpoint(position, tuple(parts), state_fingerprint(state))
-
-
-def _own(part: NDArray[Any]) -> NDArray[Any]:
-    """A copy of what is a view; what came from a device is nobody else's already, and megabytes."""
-    return part if part.base is None else part.copy()
 
 
 def _shape(buffer: Buffer, where: tuple[Any, ...]) -> tuple[int, ...]:

@@ -20,6 +20,8 @@ class SpareBlocks:
     def __init__(self, nbytes: int, count: int = 2):
         self.nbytes, self._count = nbytes, count if nbytes >= _WORTH_A_THREAD else 0
         self._ready: deque[NDArray[np.uint8]] = deque()
+        self._lock = threading.Lock()  # of what follows: whether a thread will still look at what is missing
+        self._filling = False
         self._thread: threading.Thread | None = None
         self._prepare()
 
@@ -38,16 +40,26 @@ class SpareBlocks:
             self._thread.join()
 
     def _prepare(self) -> None:
-        """Begins to fill what is missing. A thread that is just ending leaves one more for the next call."""
-        if len(self._ready) < self._count and (self._thread is None or not self._thread.is_alive()):
-            self._thread = threading.Thread(target=self._fill, name="spare-blocks", daemon=True)
-            self._thread.start()
+        """Begins to fill what is missing, unless a thread is at it."""
+        with self._lock:
+            if self._filling or len(self._ready) >= self._count:
+                return
+            self._filling = True
+        self._thread = threading.Thread(target=self._fill, name="spare-blocks", daemon=True)
+        self._thread.start()
 
     def _fill(self) -> None:
-        while len(self._ready) < self._count:
+        while self._lacks():
             try:
                 block = np.empty(self.nbytes, np.uint8)
             except MemoryError:
+                self._filling = False
                 return  # whoever takes one finds out, and can say what for
             block[::_PAGE] = 0
             self._ready.append(block)
+
+    def _lacks(self) -> bool:
+        """Whether the thread goes on; it ends here, so that none that is ending counts as filling."""
+        with self._lock:
+            self._filling = len(self._ready) < self._count
+            return self._filling
