@@ -38,7 +38,8 @@ class Fixed:
     """So many drafts in every step; 0: none. Keeps what steps took."""
 
     def __init__(self, count: int):
-        self.count, self.took = count, []  # type: ignore[var-annotated]
+        self.count = count
+        self.took: list[tuple[float, ...]] = []
 
     def choose(self, reaches: Any, passes: int | None = None) -> list[int]:
         return [min(len(r), self.count, 32 // len(reaches) - 1) for r in reaches]

@@ -45,7 +45,8 @@ class ReferenceBackend:
 
     def array(self, buffer: Buffer) -> NDArray[Any]:
         """The buffer's array."""
-        return self._place(buffer)  # type: ignore[no-any-return]
+        found: NDArray[Any] = self._place(buffer)
+        return found
 
     def lower(self, program: Program, arena: Arena = "step", own_faults: bool = False) -> "ReferenceReplay":
         """Gives every buffer an array of its own; scratch does not share here, so that aliasing bugs differ."""

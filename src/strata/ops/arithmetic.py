@@ -111,8 +111,8 @@ def exp32(x: Float32) -> Float32:
     x = np.asarray(x, np.float32)
     held = np.clip(np.where(np.isnan(x), _f32(0), x), _f32(-87), _f32(88))
     n = np.rint(held * _LOG2_E)
-    r = fma(n, -_LN2_HIGH, held)  # type: ignore[arg-type]
-    r = fma(n, -_LN2_LOW, r)  # type: ignore[arg-type]
+    r = fma(n, -_LN2_HIGH, held)  # type: ignore[arg-type]  # as in _horner
+    r = fma(n, -_LN2_LOW, r)  # type: ignore[arg-type]  # as in _horner
     scale = ((n.astype(np.int32) + 127) << 23).view(np.float32)
     result = np.where(x < _f32(-87), _f32(0), _horner(_EXP_TERMS, r) * scale)
     return np.where(np.isnan(x), x, result)
@@ -144,7 +144,7 @@ def log32(x: Float32) -> Float32:
     s = f / (_f32(2) + f)
     z = s * s
     t = fma(s, fma(z, _horner(_LOG_TERMS, z), half), e * _LN2_LOW)
-    return fma(e, _LN2_HIGH, f - (half - t))  # type: ignore[arg-type]
+    return fma(e, _LN2_HIGH, f - (half - t))  # type: ignore[arg-type]  # as in _horner
 
 
 def softplus32(x: Float32) -> Float32:

@@ -54,7 +54,8 @@ class Buffer:
 def plane_bytes(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Bytes of the three planes of a `q8` buffer; each is padded to 64 bytes so that planes stay aligned."""
     rows, k = shape
-    return tuple(-(-n // 64) * 64 for n in (rows * k, rows * (k // 32) * 4, rows * (k // 16) * 2))  # type: ignore[return-value]
+    codes, scales, sums = (-(-n // 64) * 64 for n in (rows * k, rows * (k // 32) * 4, rows * (k // 16) * 2))
+    return codes, scales, sums
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from strata.ops.arithmetic import fma, sigmoid32
+from strata.ops.arithmetic import Float32, fma, sigmoid32
 from strata.ops.buffers import Buffer
 from strata.ops.builder import Builder
 from strata.ops.op import Arrays, Op
@@ -32,9 +32,11 @@ class Combine(Op):
             out = fma(weights[:, rank, None], rows[:, rank], out)
         at.live(self.out)[:] = out
 
-    def _rows(self, at: Arrays):  # type: ignore[no-untyped-def]  # [live rows, k, hidden]
+    def _rows(self, at: Arrays) -> Float32:
+        """[live rows, k, hidden]"""
         n, k = at.count(self.topk_weights), self.topk_weights.shape[1]
-        return at[self.expert_rows][: n * k].reshape(n, k, -1)
+        found: Float32 = at[self.expert_rows][: n * k].reshape(n, k, -1)
+        return found
 
 
 @dataclass(frozen=True, eq=False)

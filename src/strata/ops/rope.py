@@ -1,6 +1,7 @@
 """rope: rotary position embedding from tables made once on the host in float64 (Su et al. 2021)."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar
@@ -8,11 +9,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.ops.arithmetic import fma
+from strata.ops.arithmetic import Float32, fma
 from strata.ops.buffers import Buffer
 from strata.ops.builder import Builder
 from strata.ops.op import Arrays, Op
 from strata.ops.shapes import expect
+
+Blend = Callable[[Float32, Float32, Float32, Float32], Float32]  # a * c + b * s
 
 _POSITIONS = 4096  # of the table made at a time, to bound the float64 memory
 
@@ -47,7 +50,7 @@ class Rope(Op):
     def run_contract(self, at: Arrays) -> None:
         self._rotate(at, lambda a, c, b, s: fma(a, c, b * s))
 
-    def _rotate(self, at: Arrays, blend) -> None:  # type: ignore[no-untyped-def]
+    def _rotate(self, at: Arrays, blend: Blend) -> None:
         x, n = at.live(self.x), at.count(self.x)
         heads = x.reshape(n, -1, self.head_dim)
         angle = at[self.table][at[self.positions][:n]][:, None]
