@@ -34,3 +34,12 @@ def test_planted(planted, backend, kv="int8"):
     assert digest(device.read(0, tokens, 64)) == digest(got)
     tokens[0] += 1
     assert nrmse(device.read(1, tokens[:64], 64), want[:64]) > 10 * BOUND
+
+
+def test_planted_streams_are_not_read_for_scales(planted, backend):
+    """Every norm before a low rank tells them: of two sublayers a layer, and the head."""
+    nodes = Driver(planted, backend())._chunk.launches
+    scaled = [int(node.args[3]) for node in nodes if node.kernel.entry == "row_scales"]
+    telling = [node for node in nodes if node.kernel.entry == "stream_norm" and node.args[7]]
+    assert len(telling) == 2 * GEOMETRY.num_layers + 1
+    assert scaled and GEOMETRY.num_streams * GEOMETRY.hidden_size not in scaled

@@ -118,21 +118,21 @@ def _attention(w: Window) -> Match | None:
 @fusion
 def _quantised_products(w: Window) -> Match | None:
     """Products of the same q8 rows with matrices of one format."""
-    found = _alike(w.run(0, LinearQ, MOST_MATRICES))
+    found = alike(w.run(0, LinearQ, MOST_MATRICES))
     return Match(len(found), lambda to: quantised(found, to)) if len(found) > 1 else None
 
 
 @fusion
 def _float_products(w: Window) -> Match | None:
     """Products of the same float rows with matrices of one type."""
-    found = _alike(w.run(0, LinearF, MOST_MATRICES))
+    found = alike(w.run(0, LinearF, MOST_MATRICES))
     return Match(len(found), lambda to: floating(found, to)) if len(found) > 1 else None
 
 
 P = TypeVar("P", LinearQ, LinearF)
 
 
-def _alike(ops: list[P]) -> list[P]:
+def alike(ops: list[P]) -> list[P]:
     """The first ones that share the first one's rows and format."""
     same = takewhile(lambda op: op.x is ops[0].x and op.weight.format is ops[0].weight.format, ops)
     return list(same)

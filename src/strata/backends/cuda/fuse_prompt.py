@@ -2,17 +2,23 @@
 
 The bits are those of the ops one by one."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar
 
 from strata.backends.cuda.driver import Arg, Launch
 from strata.backends.cuda.fuse import Match, Window, fusion
+from strata.backends.cuda.fuse_dense import alike
 from strata.backends.cuda.lower import Context, floats, ints, launch, pointer
 from strata.backends.cuda.lower_dense import rows_of
+from strata.backends.cuda.lower_linear import MOST_MATRICES, floating
 from strata.backends.cuda.lower_state import convolve
+from strata.backends.cuda.lower_wide_float import takes_scales
 from strata.ops.conv import CausalConv
 from strata.ops.delta_inputs import UnitHeads
 from strata.ops.gates import GatedNorm, SigmoidGate
 from strata.ops.grouped_norm import GroupedNorm
+from strata.ops.linear import LinearF
 from strata.ops.op import Op
 from strata.ops.quantize import Quantize
 from strata.ops.step import CHUNK_BLOCK
@@ -22,7 +28,7 @@ _NORM_WARPS, _WARPS = 4, 8
 _BLOCKS = (
     16  # thread blocks a multiprocessor that take units in turn: small ones cost more to start than to run
 )
-_MOST_HELD = 128  # values of a stream that a lane holds
+_WIDEST = 32 * 128  # values of a stream, of which a lane holds its part
 O = TypeVar("O", bound=Op)
 
 
@@ -63,33 +69,37 @@ def _convolution(w: Window) -> Match | None:
 
 @fusion
 def _norm(w: Window) -> Match | None:
-    """[The streams after a sublayer, then] their norm."""
+    """[The streams after a sublayer, then] their norm [, float products of it, which finds their rows' scales]."""
     write, norm = _prompt(w, 0, StreamWrite), _prompt(w, 0, GroupedNorm)
     if write is not None:
         norm = w.at(1, GroupedNorm)
         if norm is None or norm.x is not write.out or norm.groups != write.inject.shape[-1]:
             return None
-    if norm is None:
+    if norm is None or norm.x.shape[-1] // norm.groups % 128 or norm.x.shape[-1] // norm.groups > _WIDEST:
         return None
-    width, groups, weight, out, eps = (
-        norm.x.shape[-1] // norm.groups,
-        norm.groups,
-        norm.weight,
-        norm.out,
-        norm.eps,
-    )
-    if width % 128 or width > 32 * _MOST_HELD:
-        return None
+    count = 1 + (write is not None)
+    reads = _products(w, count, norm)
+    return Match(count + len(reads), partial(_normed, write, norm, reads))
 
-    def launches(at: Context) -> list[Launch]:
-        given = at.at(write.residual, write.y, write.inject) if write else [*at.at(norm.x), *[pointer(0)] * 2]
-        args = [at.live(out), *given, *at.raw(weight), *at.at(write.out if write else None, out)]
-        macros = [("STRATA_WIDTH", width), ("STRATA_STREAMS", groups)]
-        grid = -(-rows_of(out, at) * groups // _NORM_WARPS)
-        args += floats(eps)
-        return [launch("streams_prompt.cu", "stream_norm", grid, 32 * _NORM_WARPS, args, macros=macros)]
 
-    return Match(1 + (write is not None), launches)
+def _products(w: Window, i: int, norm: GroupedNorm) -> list[LinearF]:
+    """Products from op i on that take the norm's rows, where a thread block of stream_norm has one row."""
+    found = alike(w.run(i, LinearF, MOST_MATRICES))
+    taken = all(op.x is norm.out and op.out.live is norm.out.live for op in found)
+    return found if taken and norm.groups == _NORM_WARPS else []
+
+
+def _normed(
+    write: StreamWrite | None, norm: GroupedNorm, reads: Sequence[LinearF], at: Context
+) -> list[Launch]:
+    scales = pointer(at.scratch(4 * rows_of(norm.out, at))) if takes_scales(reads, at) else None
+    given = at.at(write.residual, write.y, write.inject) if write else [*at.at(norm.x), *[pointer(0)] * 2]
+    args = [at.live(norm.out), *given, *at.raw(norm.weight), *at.at(write.out if write else None, norm.out)]
+    args += [pointer(0) if scales is None else scales, *floats(norm.eps), pointer(at.faults)]
+    macros = [("STRATA_WIDTH", norm.x.shape[-1] // norm.groups), ("STRATA_STREAMS", norm.groups)]
+    grid = -(-rows_of(norm.out, at) * norm.groups // _NORM_WARPS)
+    node = launch("streams_prompt.cu", "stream_norm", grid, 32 * _NORM_WARPS, args, macros=macros)
+    return [node, *(floating(reads, at, scales) if reads else [])]
 
 
 @fusion

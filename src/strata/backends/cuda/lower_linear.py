@@ -118,10 +118,11 @@ def q8_products(
     return launch("linear_q.cu", "linear_q", grid, threads, args, macros=macros, shared=shared)
 
 
-def floating(ops: Sequence[LinearF], at: Context) -> list[Launch]:
-    """One launch of up to three products of the same float rows with matrices of one type; of a chunk's rows, more."""
+def floating(ops: Sequence[LinearF], at: Context, scales: Arg | None = None) -> list[Launch]:
+    """One launch of up to three products of the same float rows with matrices of one type; of a chunk's rows, more.
+    `scales`: of the rows, where lower_wide_float takes them and somebody knows them."""
     if all(lower_wide_float.applies(op, at) for op in ops):
-        return lower_wide_float.products(ops, at)
+        return lower_wide_float.products(ops, at, scales)
     fmt, k, rows = ops[0].weight.format, ops[0].weight.shape[1], rows_of(ops[0].out, at)
     m = next((m for m in _ROWS if m >= rows), _ROWS[-1])
     macros: list[tuple[str, str | int]] = [type_macro(fmt), ("STRATA_ROWS", m)]

@@ -58,18 +58,25 @@ class _Matrix:
     terms: int
 
 
-def products(ops: Sequence[LinearF], at: Context) -> list[Launch]:
-    """Products of the same float rows; weights that are no f16 are made so first."""
+def takes_scales(ops: Sequence[LinearF], at: Context) -> bool:
+    """Whether these products come here and want scales of their rows."""
+    return all(applies(op, at) for op in ops) and any(op.weight.shape[0] > _FEW for op in ops)
+
+
+def products(ops: Sequence[LinearF], at: Context, scales: Arg | None = None) -> list[Launch]:
+    """Products of the same float rows; weights that are no f16 are made so first. `scales`: where what made the rows
+    left theirs; else they are found first."""
     x, live = ops[0].x, at.live(ops[0].out)
     rows, k = min(x.shape[0], at.bucket), x.shape[-1]
     found = [_few(op, at, rows) for op in ops if op.weight.shape[0] <= _FEW]
     ops = [op for op in ops if op.weight.shape[0] > _FEW]
     if not ops:
         return found
-    scales = pointer(at.scratch(4 * rows))
-    args = [live, *at.at(x), scales, *ints(k), pointer(at.faults)]
-    macros = [type_macro(FORMATS["F32"])]
-    found.append(launch("split_rows.cu", "row_scales", rows, _THREADS, args, macros=macros))
+    if scales is None:
+        scales = pointer(at.scratch(4 * rows))
+        args = [live, *at.at(x), scales, *ints(k), pointer(at.faults)]
+        macros = [type_macro(FORMATS["F32"])]
+        found.append(launch("split_rows.cu", "row_scales", rows, _THREADS, args, macros=macros))
     for op in ops:
         matrix, nodes = _matrix(at, op.weight)
         found += [*nodes, _product(at, matrix, op, rows, scales, live)]

@@ -3,6 +3,7 @@
 // Macro: STRATA_TYPE (of the rows).
 #include "lanes.cuh"
 #include "op.cuh"
+#include "row_power.cuh"
 
 using namespace strata;
 
@@ -10,24 +11,12 @@ namespace {
 
 constexpr QuantType T = STRATA_TYPE;
 
-// The power of two that brings the row's largest value to [2^13, 2^14); a thread block.
+// Of a row in memory, by a thread block of 256 threads.
 __device__ __forceinline__ float power_of(const uint8_t* row, int k, uint32_t* faults) {
-  __shared__ float most[8];
-  float amax = 0.0f;
-  bool finite = true;
+  RowPower power;
 #pragma unroll 4
-  for (int i = threadIdx.x; i < k; i += blockDim.x) {
-    const float v = one_value<T>(row + static_cast<size_t>(i) * Layout<T>::bytes);
-    finite &= finite32(v);
-    amax = fmaxf(amax, fabsf(v));
-  }
-  if (!finite) report(faults, kFaultNonFinite);
-  amax = warp_max(amax);
-  if (lane_id() == 0) most[warp_id()] = amax;
-  __syncthreads();
-  for (int w = 0; w < 8; ++w) amax = fmaxf(amax, most[w]);
-  const int shift = amax < 1e-30f ? 0 : 13 + 127 - static_cast<int>(float_bits(amax) >> 23);
-  return bits_float(static_cast<uint32_t>(127 + min(max(shift, -120), 120)) << 23);
+  for (int i = threadIdx.x; i < k; i += blockDim.x) power.add(one_value<T>(row + static_cast<size_t>(i) * Layout<T>::bytes));
+  return power.of_block<8>(faults);
 }
 
 }  // namespace

@@ -1,22 +1,24 @@
 // Residual streams of a prompt's rows. Macros: STRATA_WIDTH (values of a stream, a multiple of 128), STRATA_STREAMS.
 #include "quantize.cuh"
+#include "row_power.cuh"
 #include "step.cuh"
 
 using namespace strata;
 
 namespace {
-constexpr int W = STRATA_WIDTH, C = STRATA_STREAMS, kHeld = W / 32;
+constexpr int W = STRATA_WIDTH, C = STRATA_STREAMS, kHeld = W / 32, kNormWarps = 4;
 }  // namespace
 
 extern "C" {
 
 // A warp (four a thread block) a stream of a row: a sublayer's output y is added, where it is given, and goes to `sum`; the stream's
-// norm to `out`.
-__global__ void __launch_bounds__(128) stream_norm(const int* live, const float* residual, const float* y, const float* inject,
-                                                   const float* weight, float* sum, float* out, float eps) {
+// norm to `out`. scales (or null; of four streams only, as a thread block then has one row): what row_scales would find in `out`.
+__global__ void __launch_bounds__(32 * kNormWarps)
+    stream_norm(const int* live, const float* residual, const float* y, const float* inject, const float* weight, float* sum, float* out,
+                float* scales, float eps, uint32_t* faults) {
   dependency_wait();
   dependency_launch();
-  const int unit = blockIdx.x * 4 + warp_id(), row = unit / C, c = unit % C;
+  const int unit = blockIdx.x * kNormWarps + warp_id(), row = unit / C, c = unit % C;
   if (row >= *live) return;
   const size_t at = static_cast<size_t>(unit) * W + lane_id();
   float x[kHeld], squares = 0.0f;
@@ -35,8 +37,18 @@ __global__ void __launch_bounds__(128) stream_norm(const int* live, const float*
   for (int e = 0; e < kHeld; ++e) squares = fma32(x[e], x[e], squares);
   const float inverse = div32(1.0f, sqrt32(div32(warp_tree_sum(squares), static_cast<float>(W)) + eps));
   weight += c * W + lane_id();
+  RowPower power;
 #pragma unroll
-  for (int e = 0; e < kHeld; ++e) out[at + 32 * e] = (x[e] * inverse) * weight[32 * e];
+  for (int e = 0; e < kHeld; ++e) {
+    const float v = (x[e] * inverse) * weight[32 * e];
+    out[at + 32 * e] = v;
+    power.add(v);
+  }
+  if constexpr (C == kNormWarps) {
+    if (scales == nullptr) return;
+    const float scale = power.of_block<kNormWarps>(faults);
+    if (threadIdx.x == 0) scales[row] = scale;
+  }
 }
 
 // A warp (eight a thread block) takes 128 values of rows in turn: their mean over streams of sigmoid(gate) x, to `out` (or null) and, where asked

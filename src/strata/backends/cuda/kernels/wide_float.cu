@@ -7,7 +7,7 @@
 // Outputs are an even number.
 // Macros: STRATA_WEIGHT_TERMS (2: weights are sums of two as well; their low parts times low parts are left out), STRATA_OUTPUTS (of a
 // warpgroup), STRATA_STAGES. Grid: groups of `each` tiles of outputs x tiles of tokens, tokens first.
-// scales: what a row is multiplied by before it is split (row_scales), and its results divided by; output_scales (null: 1): what an output's
+// scales: what a row is multiplied by before it is split (row_power.cuh), and its results divided by; output_scales (null: 1): what an output's
 // results are multiplied by. All are powers of two.
 #include "op.cuh"
 #include "ring.cuh"
