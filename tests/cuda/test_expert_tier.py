@@ -10,6 +10,7 @@ from strata.backends.cuda import CudaBackend
 from strata.backends.cuda.tier import ExpertTier
 from strata.config import EngineOptions
 from strata.engine import Engine, gpu_experts
+from strata.engine.rates import MissCosts
 from strata.errors import FaultError
 
 STALL, DIE = 1, 2
@@ -54,6 +55,17 @@ def test_residency_and_cpu_share(path, wanted, backend, slots, share):
 
 def test_every_bucket(path, backend):
     check(GpuRig(path, backend(), 20, "0.5"), cpu_digest(path, EVERY), EVERY)
+
+
+def test_by_costs_the_link_brings_what_several_rows_miss(path, backend):
+    """However cheap the CPU is: its experts would cross the link for their promotion before the step ends."""
+    r = GpuRig(path, backend(), 4, "auto")
+    r.backend.tier.set_costs(MissCosts(1e4, 1e-3, 1e-3, 1e-3, 1.0).values())
+    check(r, cpu_digest(path, (1, 1)), (1, 1))
+    of_one = r.counts()["cpu_experts"]
+    assert of_one > 0
+    check(r, cpu_digest(path, (2, 9)), (2, 9))
+    assert r.counts()["cpu_experts"] == of_one
 
 
 def test_planes_of_several_types(backend, tmp_path):

@@ -90,15 +90,17 @@ __device__ __forceinline__ void look_up(Uses& u, const ExpertTier& t, int layer,
   __syncthreads();
 }
 
-// Of the misses, those that the CPU takes: the ones with the fewest pairs, of equal ones the last.
-__device__ __forceinline__ void split(Uses& u, const TierState& state, const PlaneBytes& bytes) {
+// Of the misses, those that the CPU takes: the ones with the fewest pairs, of equal ones the last. By costs none of what several rows miss:
+// such steps promote it before they end, so that it would cross the link all the same, and while nothing else runs.
+__device__ __forceinline__ void split(Uses& u, const TierState& state, const PlaneBytes& bytes, int rows) {
   if (warp_id() == 0) {
     const int n = compact(u.missed, [&](int e) { return u.found[e] == kToCopy; });
     if (lane_id() == 0) u.num_missed = n;
   }
   __syncthreads();
   const TierSettings& settings = state.settings;
-  if (u.num_missed > 0 && settings.share != 0.0f && settings.copy_all == 0 && state.busy == 0) {
+  const bool shared = settings.copy_all == 0 && (settings.share > 0.0f || (settings.share < 0.0f && rows == 1));
+  if (u.num_missed > 0 && shared && state.busy == 0) {
     for (int i = threadIdx.x; i < u.num_missed; i += kThreads) {
       const int mine = u.pairs[u.missed[i]];
       int rank = 0;
@@ -272,7 +274,7 @@ __global__ void __launch_bounds__(kThreads) stage_experts(const int* live, const
   const uint64_t before = t.state->copies_at[2 * layer];
   count_pairs(u, s);
   look_up(u, t, layer, before);
-  split(u, *t.state, bytes);
+  split(u, *t.state, bytes, s.rows);
   if (blockIdx.x == 0) {
     post(u, t, s, Rows{q, d, sums, x, hidden}, layer);
     write_tables(u, t, layer, before);
