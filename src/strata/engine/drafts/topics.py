@@ -50,9 +50,10 @@ class Line:
 
 @dataclass
 class TopicMisses:
-    """Learns from plain steps what a token misses as a rule."""
+    """Learns what steps miss as a rule: plain ones a token, drafted ones a row, of which more miss less each."""
 
     usual: float | None = None  # of a token
+    _of_row: dict[int, float] = field(default_factory=dict)  # by rows of drafted steps
     _plain: Line = field(default_factory=Line)
     _slope: float = 0.0  # of that line, the largest of late
     _share: float = 0.0  # of the rows of drafted steps, those that became tokens of late
@@ -63,10 +64,10 @@ class TopicMisses:
         of_token = missed / tokens
         if self.usual is None:
             self.usual = of_token
-        self.usual += (LESS if of_token < self.usual else MORE) * (of_token - self.usual)
+        self.usual = _moved(self.usual, of_token)
         self._plain.add(missed, ms)
         self._slope = max(min(self._plain.slope, each), KEPT_SLOPE * self._slope)
-        return ms - self._slope * self._topics(missed, tokens)
+        return ms - self._slope * _above(missed, self.usual * tokens)
 
     def drafted(self, missed: float, rows: int, tokens: int, each: float) -> tuple[float, float]:
         """Of a step with drafts: milliseconds that say nothing about what so many rows cost, and of those what plain
@@ -74,9 +75,19 @@ class TopicMisses:
         former, or that have been of late."""
         own, share = tokens / rows, max(tokens / rows, self._share)
         self._share += LATELY * (own - self._share)
-        transient = each * self._topics(share * missed, share * rows)
-        return transient, min(self._slope * self._topics(own * missed, tokens), transient)
+        if self.usual is None:
+            return 0.0, 0.0
+        before = min([self.usual, *(usual for few, usual in self._of_row.items() if few <= rows)])
+        self._of_row[rows] = _moved(self._of_row.get(rows, before), missed / rows)
+        transient = each * share * _above(missed, before * rows)
+        return transient, min(self._slope * _above(own * missed, self.usual * tokens), transient)
 
-    def _topics(self, missed: float, tokens: float) -> float:
-        """Experts that so many of a text's tokens missed because they are of a new topic."""
-        return 0.0 if self.usual is None else max(missed - ABOVE * self.usual * tokens, 0.0)
+
+def _moved(usual: float, seen: float) -> float:
+    """What is usual after a step: soon what is less, slowly what is more."""
+    return usual + (LESS if seen < usual else MORE) * (seen - usual)
+
+
+def _above(missed: float, usual: float) -> float:
+    """Experts that were missed because they are of a new topic."""
+    return max(missed - ABOVE * usual, 0.0)
