@@ -7,7 +7,8 @@ using namespace strata;
 namespace {
 
 constexpr int kHead = STRATA_HEAD, kHeld = kHead / 32, kTaps = STRATA_KERNEL, kDilation = STRATA_DILATION;
-constexpr int kBack = (kTaps - 1) * kDilation, kWarps = 4, kRows = 64 / kWarps;
+constexpr int kBack = (kTaps - 1) * kDilation, kWarps = 4, kRows = 64 / kWarps, kTogether = 4;
+static_assert(kRows % kTogether == 0);
 
 struct Columns {
   StepRows rows;
@@ -15,11 +16,11 @@ struct Columns {
   const float* ring;  // [slots, ring_rows, channels]
   int channels, ring_rows;
 
-  // Channel c of the column `back` before row r, which is in a block of one sequence; +0 before the sequence begins.
-  __device__ __forceinline__ float at(int r, int back, int position, int sequence, int c) const {
-    if (position - back < 0) return 0.0f;
-    if (rows.same(r - back, sequence)) return x[static_cast<size_t>(r - back) * channels + c];
-    return ring[(static_cast<size_t>(sequence) * ring_rows + (position - back) % ring_rows) * channels + c];
+  // The column `back` before row r, which is in a block of one sequence; null before the sequence begins, where there are zeros.
+  __device__ __forceinline__ const float* at(int r, int back, int position, int sequence) const {
+    if (position - back < 0) return nullptr;
+    if (rows.same(r - back, sequence)) return x + static_cast<size_t>(r - back) * channels;
+    return ring + (static_cast<size_t>(sequence) * ring_rows + (position - back) % ring_rows) * channels;
   }
 };
 
@@ -46,17 +47,27 @@ __global__ void __launch_bounds__(32 * kWarps) conv_prompt(const int* live, cons
 #pragma unroll
     for (int j = 0; j < kTaps; ++j) w[e][j] = weight[(c + 32 * e) * kTaps + j];
 #pragma unroll
-  for (int e = 0; e < kHeld; ++e)
+  for (int j = 1; j <= kBack; ++j) {
+    const float* column = columns.at(first, kBack + 1 - j, position, sequence);
 #pragma unroll
-    for (int j = 1; j <= kBack; ++j) kept[e][j] = columns.at(first, kBack + 1 - j, position, sequence, c + 32 * e);
-#pragma unroll 4
-  for (int r = first; r < first + kRows; ++r) {
+    for (int e = 0; e < kHeld; ++e) kept[e][j] = column == nullptr ? 0.0f : column[c + 32 * e];
+  }
+  float next[kTogether][kHeld];
+#pragma unroll kTogether
+  for (int i = 0; i < kRows; ++i) {
+    const int r = first + i;
+    if (i % kTogether == 0) {  // some rows at once, before anything is stored: a load that follows a store waits for it
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n)
+#pragma unroll
+        for (int e = 0; e < kHeld; ++e) next[n][e] = x[static_cast<size_t>(r + n) * channels + c + 32 * e];
+    }
     float y[kHeld], squares = 0.0f;
 #pragma unroll
     for (int e = 0; e < kHeld; ++e) {
 #pragma unroll
       for (int j = 0; j < kBack; ++j) kept[e][j] = kept[e][j + 1];
-      kept[e][kBack] = x[static_cast<size_t>(r) * channels + c + 32 * e];
+      kept[e][kBack] = next[i % kTogether][e];
       float sum = 0.0f;
 #pragma unroll
       for (int j = 0; j < kTaps; ++j) sum = fma32(w[e][j], kept[e][j * kDilation], sum);

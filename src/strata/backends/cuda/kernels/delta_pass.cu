@@ -110,27 +110,48 @@ struct Pass {
     return block_keys(const_cast<uint16_t*>(keys), i, delta.key_heads, delta.key_head(h));
   }
 
-  // Corrections times `power` (warps 0 .. 3) to shared memory, outputs (warps 4 .. 7) to `out`, from acc = w S or q S over `inverse`.
-  __device__ __forceinline__ void finish(float (&acc)[kTiles][4], const HeadBlock& b, const Matrix& kept, int row, float inverse, float power) const {
-    const int tile = warp_id() % kRowTiles, row0 = 16 * tile;
-    if (warp_id() < kRowTiles) {
-      const float left[2] = {b.left[row0 + lane_id() / 4], b.left[row0 + lane_id() / 4 + 8]};
+  // Where this warp's outputs of a tile's row r go.
+  __device__ __forceinline__ float2* output(int row, int r, int c) const {
+    return reinterpret_cast<float2*>(out + static_cast<size_t>(row + r) * delta.value_width() + h * kValueDim + column + c);
+  }
+
+  // What `finish` adds to, of the rows from `row` on: corrections without the state, or outputs. All of it is on its way at once, and before
+  // anything is stored, for a load that follows a store waits for it.
+  __device__ __forceinline__ void begin(float (&given)[kTiles][4], const HeadBlock& b, int row) const {
+    const int tile = warp_id() % kRowTiles, r = 16 * tile + lane_id() / 4, c = lane_id() % 4 * 2;
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
+    for (int n = 0; n < kTiles; ++n) {
+      if (warp_id() < kRowTiles) {
         const float4 u = *b.sums(tile, column / 8 + n);
-        acc[n][0] = left[0] * (inverse * acc[n][0] + u.x), acc[n][1] = left[0] * (inverse * acc[n][1] + u.y);
-        acc[n][2] = left[1] * (inverse * acc[n][2] + u.z), acc[n][3] = left[1] * (inverse * acc[n][3] + u.w);
-        each_pair(acc[n], n, [&](int r, int c, float x, float y) { kept.put(row0 + r, c, f16_parts(power * x, power * y)); });
+        given[n][0] = u.x, given[n][1] = u.y, given[n][2] = u.z, given[n][3] = u.w;
+      } else {
+        const float2 x = *output(row, r, 8 * n + c), y = *output(row, r + 8, 8 * n + c);
+        given[n][0] = x.x, given[n][1] = x.y, given[n][2] = y.x, given[n][3] = y.y;
       }
-      return;
     }
+  }
+
+  // Corrections times `power` (warps 0 .. 3) to shared memory, outputs (warps 4 .. 7) to `out`, from acc = w S or q S over `inverse`; left: of
+  // the block's rows.
+  __device__ __forceinline__ void finish(float (&acc)[kTiles][4], const float (&given)[kTiles][4], const float (&left)[2], const Matrix& kept, int row,
+                                         float inverse, float power) const {
+    const int row0 = 16 * (warp_id() % kRowTiles);
+    const bool corrects = warp_id() < kRowTiles;
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n)
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        acc[n][e] = inverse * acc[n][e] + given[n][e];
+        if (corrects) acc[n][e] = left[e / 2] * acc[n][e];
+      }
       each_pair(acc[n], n, [&](int r, int c, float x, float y) {
-        float2* to = reinterpret_cast<float2*>(out + static_cast<size_t>(row + row0 + r) * delta.value_width() + h * kValueDim + column + c);
-        const float2 own = *to;
-        *to = {own.x + inverse * x, own.y + inverse * y};
+        if (corrects) {
+          kept.put(row0 + r, c, f16_parts(power * x, power * y));
+        } else {
+          *output(row, row0 + r, c) = {x, y};
+        }
       });
+    }
   }
 };
 
@@ -176,19 +197,21 @@ extern "C" __global__ void __launch_bounds__(256, kColumns == 32 ? 2 : 1) delta_
     for (int i = 0; i < blocks; ++i) {
       const HeadBlock block = pass.block(block0 + i);
       if (i + 1 < blocks) fetch_keys(s.keys[(i + 1) % 2], pass.block_keys_of(block0 + i + 1));
-      float acc[kTiles][4] = {};
+      const int row = first + i * kChunk, own_row = 16 * (warp_id() % kRowTiles) + lane_id() / 4;
+      const float kept_of[2] = {block.left[own_row], block.left[own_row + 8]}, kept_of_all = block.left[kChunk], bound = block.left[kChunk + 1];
+      float acc[kTiles][4] = {}, given[kTiles][4];
       times_state(acc, left, staged);
-      if (i + 1 < blocks) left.load(pass.block(block0 + i + 1));
-      // |w S| is at most |S|'s length, of 128 keys
-      const float power = power_below(block.left[kChunk + 1] + 16.0f * largest, 15);
-      pass.finish(acc, block, kept, first + i * kChunk, kUnitInverse * power_inverse(staged_power), power);
+      pass.begin(given, block, row);
+      const float power = power_below(bound + 16.0f * largest, 15);  // |w S| is at most |S|'s length, of 128 keys
+      pass.finish(acc, given, kept_of, kept, row, kUnitInverse * power_inverse(staged_power), power);
       if (i + 1 < blocks) {
+        left.load(pass.block(block0 + i + 1));
         copies_wait_for_groups<1>();
       } else {
         copies_wait_for_groups<0>();
       }
       __syncthreads();
-      const float decay = kUnit * power * block.left[kChunk];
+      const float decay = kUnit * power * kept_of_all;
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll

@@ -4,6 +4,8 @@
 
 using namespace strata;
 
+constexpr int kTogether = 4;  // streams that a thread loads before it stores
+
 // Index of this thread's value among live * width, and whether there is one.
 struct Place {
   int row, column;
@@ -76,10 +78,17 @@ __global__ void stream_write(const int* live, const float* residual, const float
   const Place at(live, width);
   if (!at.live) return;
   const float value = y[static_cast<size_t>(at.row) * width + at.column];
-  for (int c = 0; c < streams; ++c) {
-    const float weight = 2.0f * sigmoid32(div32(inject[at.row * streams + c], static_cast<float>(streams)));
-    const size_t i = (static_cast<size_t>(at.row) * streams + c) * width + at.column;
-    out[i] = fma32(weight, value, residual[i]);
+  for (int first = 0; first < streams; first += kTogether) {
+    float old[kTogether], weight[kTogether];  // all loads come before the stores: one that follows a store waits for it
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int c = min(first + j, streams - 1);
+      weight[j] = 2.0f * sigmoid32(div32(inject[at.row * streams + c], static_cast<float>(streams)));
+      old[j] = residual[(static_cast<size_t>(at.row) * streams + c) * width + at.column];
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j)
+      if (first + j < streams) out[(static_cast<size_t>(at.row) * streams + first + j) * width + at.column] = fma32(weight[j], value, old[j]);
   }
 }
 

@@ -28,10 +28,9 @@ __global__ void __launch_bounds__(32 * kNormWarps)
     const float given = 2.0f * sigmoid32(div32(inject[unit], static_cast<float>(C)));
     y += static_cast<size_t>(row) * W + lane_id();
 #pragma unroll
-    for (int e = 0; e < kHeld; ++e) {
-      x[e] = fma32(given, y[32 * e], x[e]);
-      sum[at + 32 * e] = x[e];
-    }
+    for (int e = 0; e < kHeld; ++e) x[e] = fma32(given, y[32 * e], x[e]);
+#pragma unroll
+    for (int e = 0; e < kHeld; ++e) sum[at + 32 * e] = x[e];  // after all loads: one that follows a store waits for it
   }
 #pragma unroll
   for (int e = 0; e < kHeld; ++e) squares = fma32(x[e], x[e], squares);
