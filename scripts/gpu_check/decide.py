@@ -3,7 +3,7 @@ and caches are the same for all; another choice than the present one wins where 
 
 17, full size on 24 GiB: whether CPU workers pay in narrow prompt chunks (chunk_share.py); guesses ahead of the next
 layer's experts (`AHEAD` of engine/gpu_experts.py); who brings misses, by costs or by a fixed share (`--cpu-share`). 18,
-everything resident: how many drafts a step verifies; tiles of a prompt chunk's experts (`STAGES` and
+everything resident: how many drafts a step verifies; tiles of a prompt chunk's experts (`TILES` and
 `MOST_IN_TURN` of lower_wide.py).
 """
 
@@ -23,6 +23,7 @@ from gpu_check.rehearsal import open_gpu, sized
 from gpu_check.settings import setting
 from strata.backends.cuda import CudaBackend
 from strata.backends.cuda.driver import Driver
+from strata.backends.cuda.lower_wide import Tile
 from strata.bench.windows import Piece, Windows, load_cycle
 from strata.engine import Engine, gpu_experts
 from strata.engine.load import LoadedModel
@@ -170,7 +171,7 @@ def _tiles(rows: int) -> Report:
     return found
 
 
-def _tile(driver: Driver, make: Any, choice: tuple[int, int]) -> Choice:
+def _tile(driver: Driver, make: Any, choice: tuple[Tile, int]) -> Choice:
     """A graph of the case's launches with these tiles."""
     with tiles(*choice):
         case, out = make()

@@ -20,7 +20,7 @@ from gpu_check.settings import setting
 from strata.backends.cuda import CudaBackend, lower_wide, lower_wide_experts, lower_wide_float
 from strata.backends.cuda.driver import Driver, Kernel, Source
 from strata.backends.cuda.lower import type_macro
-from strata.backends.cuda.lower_wide import WideTraits
+from strata.backends.cuda.lower_wide import Tile, WideTraits
 from strata.ops.buffers import Buffer, Weight
 from strata.ops.combine import Combine
 from strata.ops.expert_groups import group_by_expert
@@ -33,8 +33,13 @@ NEVER = 1 << 30
 TYPES = sized(("Q6_K", "Q8_0", "Q4_K", "IQ3_XXS", "IQ2_S", "NVFP4", "Q2_K"), ("Q6_K",))
 HIDDEN, INNER = sized((2560, 640), (256, 256))
 Make = Callable[[], tuple[Case, Buffer]]
-# Of kernels/wide.cuh: most stages, most tiles that a thread block has one after another.
-TILES = {"4 stages": (4, 5), "3 stages": (3, 5), "6 stages": (6, 5), "a tile a thread block": (4, 1)}
+# Of kernels/wide.cuh: images and stages, most tiles that a thread block has one after another.
+TILES = {
+    "3 of 4 blocks": (Tile(2, 3), 5),
+    "4 of 2 blocks": (Tile(1, 4), 5),
+    "2 of 4 blocks": (Tile(2, 2), 5),
+    "a tile a thread block": (Tile(2, 3), 1),
+}
 
 
 def dense_case(name: str, rows: int, n: int, k: int, form: Form = "step") -> Make:
@@ -110,11 +115,10 @@ def told(label: str, by: dict[str, float], work: dict[str, float], equal: bool |
 
 
 @contextmanager
-def tiles(most_stages: int, most_in_turn: int) -> Iterator[None]:
+def tiles(tile: Tile, most_in_turn: int) -> Iterator[None]:
     """Products of prompts by such tiles."""
-    stages = tuple(range(most_stages, 1, -1))
     with (
-        setting(lower_wide, "STAGES", stages),
+        setting(lower_wide, "TILES", (tile,)),
         setting(lower_wide, "MOST_IN_TURN", most_in_turn),
     ):
         yield
@@ -122,18 +126,19 @@ def tiles(most_stages: int, most_in_turn: int) -> Iterator[None]:
 
 def kernels() -> list[Kernel]:
     """What is compiled side by side before the first case."""
-    found, all_stages = [], sorted({stages for stages, _ in TILES.values()})
+    found, first = [], next(iter(TILES.values()))[0]
+    all_tiles = list(dict.fromkeys(tile for tile, _ in TILES.values()))
     for name in TYPES:
         fmt = FORMATS[name]
         found.append(Kernel(Source("widen.cu", (type_macro(fmt),)), "expand_weights"))
-        for stages in all_stages if name in ("Q6_K", "Q8_0") else (4,):
-            macros = (*WideTraits.of(fmt).macros(), ("STRATA_STAGES", stages))
+        for tile in all_tiles if name in ("Q6_K", "Q8_0") else (first,):
+            macros = (*WideTraits.of(fmt).macros(), *tile.macros())
             found.append(Kernel(Source("wide_linear.cu", macros), "wide_linear"))
     for name in ("IQ3_XXS", "Q2_0", "IQ2_S", "IQ4_NL", "Q4_K", "Q5_1"):
         fmt = FORMATS[name]
         plane = ("STRATA_PLANE", lower_wide_experts._plane(fmt)[0])
-        for stages in all_stages if name in ("IQ3_XXS", "Q2_0") else (4,):
-            macros = (type_macro(fmt), plane, ("STRATA_STAGES", stages))
+        for tile in all_tiles if name in ("IQ3_XXS", "Q2_0") else (first,):
+            macros = (type_macro(fmt), plane, *tile.macros())
             found.append(Kernel(Source("wide_experts.cu", macros), "wide_gate_up"))
     return sized(found, [])
 

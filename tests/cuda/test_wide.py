@@ -9,6 +9,7 @@ from test_cpu_ops import QUANTISED, activations, linear_case
 
 from strata.backends.cpu import CpuBackend
 from strata.backends.cuda import CudaBackend, lower_wide, lower_wide_float
+from strata.backends.cuda.lower_wide import Tile
 from strata.ops import linear
 
 FLOATS = ("BF16", "F16", "F32")
@@ -39,9 +40,13 @@ def test_odd_shapes(name, rows, n, k, backend):
     assert same_bits(on(make, backend()), on(make, CpuBackend(2)))
 
 
-def test_half_a_stage(backend):
-    """Blocks of an odd number: Q8_0 has rows of 11 blocks."""
-    make = linear_case("Q8_0", 66, n=20, k=352)
+@pytest.mark.parametrize(
+    ("tile", "blocks"), [(Tile(1, 4), 11), (Tile(2, 3), 9), (Tile(2, 3), 10), (Tile(2, 2), 11)]
+)
+def test_a_part_of_a_stage(tile, blocks, backend, monkeypatch):
+    """The last stage has fewer blocks."""
+    monkeypatch.setattr(lower_wide, "TILES", (tile,))
+    make = linear_case("Q8_0", 66, n=20, k=32 * blocks)
     assert same_bits(on(make, backend()), on(make, CpuBackend(2)))
 
 

@@ -20,8 +20,9 @@ _TWO_TERMS = ("Q6_K",)
 
 @dataclass(frozen=True)
 class Tile:
-    """Of kernels/wide.cuh `Wide`: 128 weight rows x 128 tokens, two 32-blocks of them a stage."""
+    """Of kernels/wide.cuh `Wide`: 128 weight rows x 128 tokens, `images` times two 32-blocks of them a stage."""
 
+    images: int
     stages: int
 
     rows = 128
@@ -31,17 +32,22 @@ class Tile:
 
     def shared(self, fmt: Format) -> int:
         """Dynamic shared memory, `Wide::kSharedBytes`."""
-        stage = 2 * (TOKEN_IMAGE + WideTraits.of(fmt).image)
+        stage = 2 * self.images * (TOKEN_IMAGE + WideTraits.of(fmt).image)
         return 2048 + self.stages * (-(-stage // 1024) * 1024)
 
+    def macros(self) -> list[tuple[str, str | int]]:
+        """Of the kernels."""
+        return [("STRATA_STAGES", self.stages), ("STRATA_IMAGES", self.images)]
 
-STAGES = (4, 3, 2)  # the first that fits; more are no faster (docs/cuda-prompt-products.md)
+
+# The first that fits; more are no faster (docs/cuda-prompt-products.md).
+TILES = (Tile(2, 3), Tile(1, 4), Tile(1, 3), Tile(1, 2))
 MOST_IN_TURN = 5
 
 
 def fitting(shared: Callable[[Tile], int], at: Context) -> Tile | None:
     """The first tile whose launch, which needs so many bytes of shared memory, the device has room for."""
-    return next((tile for tile in map(Tile, STAGES) if shared(tile) <= at.properties.shared), None)
+    return next((tile for tile in TILES if shared(tile) <= at.properties.shared), None)
 
 
 def in_turn(tiles: int, down: int, at: Context) -> int:
@@ -146,7 +152,7 @@ def _product(at: Context, weight: Weight, out: Buffer, x: WideRows, expanded: in
     assert tile is not None, f"no tile of {fmt.name} fits {at.properties.shared} bytes of shared memory"
     source, found = at.packed(weight), list[Launch]()
     expand = [type_macro(fmt)]
-    multiply = [*WideTraits.of(fmt).macros(), ("STRATA_STAGES", tile.stages)]
+    multiply = [*WideTraits.of(fmt).macros(), *tile.macros()]
     for first in range(0, n, _MOST_ROWS):
         count = slabs(min(n - first, _MOST_ROWS))
         args = [source, pointer(expanded), *ints(n, first, count, k)]

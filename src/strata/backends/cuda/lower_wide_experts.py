@@ -147,7 +147,7 @@ def _f16(
     args: list[Arg] = [*at.at(op.offsets), tiles, *ints(experts, tile.tokens)]
     place = launch("group_pairs.cu", "place_even_tiles", 1, _THREADS, args)
     args = [tiles, *at.at(op.pairs), *before, *ints(each), *after]
-    macros = [type_macro(fmt), ("STRATA_PLANE", _plane(fmt)[0]), ("STRATA_STAGES", tile.stages)]
+    macros = [type_macro(fmt), ("STRATA_PLANE", _plane(fmt)[0]), *tile.macros()]
     grid, shared = (-(-across // each), most), _shared(tile, fmt)
     file = "wide_experts.cu"
     threads = tile.decoding_threads

@@ -5,7 +5,7 @@
 // float operations.
 //
 // A thread block has two warpgroups that multiply, 64 weight rows each with all tokens of the tile, and one or two that bring stages of two
-// blocks: no barrier joins them all, so that one warpgroup's chain steps run beside the other's products.
+// or four blocks: no barrier joins them all, so that one warpgroup's chain steps run beside the other's products.
 #pragma once
 
 #include "ring.cuh"
@@ -13,20 +13,20 @@
 
 namespace strata {
 
-// F: WideFormat. A tile has up to 128 tokens, by 32: quarters. Count: stages in shared memory. Decodes: producers decode weights, for which
-// there are twice as many.
-template <class F, int Count, bool Decodes> struct Wide {
+// F: WideFormat. A tile has up to 128 tokens, by 32: quarters. Count: stages in shared memory, each of so many Images of two blocks: what a
+// consumer does when a stage begins hides behind nothing of its own. Decodes: producers decode weights, for which there are twice as many.
+template <class F, int Count, int Images, bool Decodes> struct Wide {
   static constexpr int kConsumers = 256, kProducers = Decodes ? 256 : 128, kThreads = kConsumers + kProducers;
-  static constexpr int kRows = 128, kTokens = 128, kQuarter = 32, kPasses = 2 * F::kSub;
+  static constexpr int kRows = 128, kTokens = 128, kQuarter = 32, kBlocks = 2 * Images;
   // Of a thread: together what launch bounds give all warpgroups, 168 each of three or 128 each of four.
-  static constexpr int kProducerRegisters = 56, kConsumerRegisters = Decodes ? 256 - kProducerRegisters : 252 - kProducerRegisters / 2;
+  static constexpr int kProducerRegisters = Decodes ? 56 : 40, kConsumerRegisters = Decodes ? 256 - kProducerRegisters : 252 - kProducerRegisters / 2;
   // Whether registers are left for the next quarter's scales, of tiles with so many quarters.
   template <int Active> static constexpr bool kEarly = F::kMin != 1 && (!Decodes || Active <= 3);
   using Image = RowImage<F>;
 
   struct Stage {
-    TokenImage tokens[2];
-    Image rows[2];
+    TokenImage tokens[Images][2];
+    Image rows[Images][2];
   };
   static_assert(sizeof(TokenImage) % 1024 == 0, "images of tokens lie on borders of 1,024 bytes, which group_product asks for");
   static constexpr int kStageBytes = (static_cast<int>(sizeof(Stage)) + 1023) / 1024 * 1024;
@@ -46,7 +46,7 @@ template <class F, int Count, bool Decodes> struct Wide {
   // Stages of `units` tiles of rows that have the same tokens: rows.copy(to, unit, i) and tokens.copy(to, i) start copies; rows that are
   // decoded are loaded by rows.fetch(unit, i), and there a stage later with rows.put(to).
   template <class Rows, class Tokens> __device__ __forceinline__ void fill(Rows& rows, const Tokens& tokens, int units, int blocks) const {
-    const int stages = (blocks + 1) / 2;
+    const int stages = (blocks + kBlocks - 1) / kBlocks;
     typename Stages::At at, before;
     bool pending = false;
     rows.fetch(0, 0);
@@ -56,8 +56,11 @@ template <class F, int Count, bool Decodes> struct Wide {
       for (int i = 0; i < stages; ++i) {
         ring.wait_empty(at);
         Stage& to = stage(at);
-        tokens.copy(to.tokens, i);
-        rows.copy(to.rows, unit, i);
+#pragma unroll
+        for (int image = 0; image < Images; ++image) {
+          tokens.copy(to.tokens[image], Images * i + image);
+          rows.copy(to.rows[image], unit, Images * i + image);
+        }
         copies_group();
         rows.put(to.rows);
         if (i + 1 < stages) {
@@ -79,8 +82,9 @@ template <class F, int Count, bool Decodes> struct Wide {
     uint32_t codes[2][2];  // of rows g and g + 8, blocks 0 and 1 of an image: bytes from its begin
     uint32_t line;         // of scales of rows g and g + 8
     uint32_t tokens;       // of scales of a quarter's tokens
+    uint32_t bias;         // f16 1024 four times, but for the lowest byte: from a register, so that permutations have theirs in the instruction
     bool low;              // whether this thread's values are of the lower half of a block
-    __device__ __forceinline__ Own() {
+    __device__ __forceinline__ Own() : bias(0x64646464u) {
       uint32_t thread = threadIdx.x;
       asm volatile("" : "+r"(thread));
       const int g = thread % 32 / 4, t = thread % 4, row = thread / 32 % 4 * 16;
@@ -105,13 +109,12 @@ template <class F, int Count, bool Decodes> struct Wide {
 
   using Fragments = uint32_t[2][F::kTerms][4];  // two slices of 16 values
 
-  // This thread's fragments of a pass: a block of the stage's two, or half of its codes.
-  static __device__ __forceinline__ void fragments(const Image& image, const Own& own, int pass, Fragments& a) {
-    const int b = pass / F::kSub;
+  // This thread's fragments of block b of an image, or of half of its codes.
+  static __device__ __forceinline__ void fragments(const Image& image, const Own& own, int b, int half, Fragments& a) {
     uint2 row[2];
     uint32_t scale[2] = {};
 #pragma unroll
-    for (int h = 0; h < 2; ++h) row[h] = *reinterpret_cast<const uint2*>(image.codes + own.codes[h][b]);
+    for (int h = 0; h < 2; ++h) row[h] = *reinterpret_cast<const uint2*>(image.codes + (b ? own.codes[h][1] : own.codes[h][0]));
     if constexpr (F::kHalves) {
       const uint2 both = own.template of<uint2>(image.line[Image::kS + b]);
       scale[0] = __byte_perm(both.x, 0, own.low ? 0x1010 : 0x3232), scale[1] = __byte_perm(both.y, 0, own.low ? 0x1010 : 0x3232);
@@ -119,10 +122,10 @@ template <class F, int Count, bool Decodes> struct Wide {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int slice = i / 4, h = i % 2, upper = i / 2 % 2;
-      const uint32_t biased = __byte_perm(slice ? row[h].y : row[h].x, 0x64646464u, upper ? 0x4342 : 0x4140);  // 1024 + 128 + code
+      const uint32_t biased = __byte_perm(own.bias, slice ? row[h].y : row[h].x, upper ? 0x0706 : 0x0504);  // 1024 + 128 + code
       uint32_t value = add_halves(biased, 0xe480e480u);
       if constexpr (F::kSub == 2)
-        if (own.low != (pass % 2 == 0)) value = 0;
+        if (own.low != (half == 0)) value = 0;
       if constexpr (F::kHalves) {
         const uint32_t product = multiply_halves(value, scale[h]);
         if constexpr (F::kTerms == 2) a[slice][1][2 * upper + h] = fma_halves(value, scale[h], product ^ 0x80008000u);
@@ -132,14 +135,14 @@ template <class F, int Count, bool Decodes> struct Wide {
     }
   }
 
-  // Starts the products of a quarter of the tokens with a pass.
-  static __device__ __forceinline__ void multiply(const SharedLines& tokens, int pass, int quarter, const Fragments& a, float (&c)[16]) {
+  // Starts the products of a quarter of the tokens, whose images begin at `tokens`, with fragments of block b.
+  static __device__ __forceinline__ void multiply(const SharedLines& tokens, int b, int quarter, const Fragments& a, float (&c)[16]) {
     products_fence();
     const SharedLines x = tokens.at(quarter / 2 * kTokenBytes + quarter % 2 * kQuarter * 128);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
-      for (int e = 0; e < F::kTerms; ++e) group_product(c, a[i][e], x, pass / F::kSub * 2 + i, i + e > 0);
+      for (int e = 0; e < F::kTerms; ++e) group_product(c, a[i][e], x, 2 * b + i, i + e > 0);
     products_commit();
   }
 
@@ -156,10 +159,9 @@ template <class F, int Count, bool Decodes> struct Wide {
     }
   };
 
-  // The chain steps of a quarter.
-  static __device__ __forceinline__ void steps(const Image& image, const TokenImage& tokens, const Own& own, const TokenScales& scales, int pass,
+  // The chain steps of a quarter with block b; `ends`: with all of its codes.
+  static __device__ __forceinline__ void steps(const Image& image, const TokenImage& tokens, const Own& own, const TokenScales& scales, int b, bool ends,
                                                int quarter, const float2& w, const float2& m, const float (&c)[16], float (&y)[16]) {
-    const int b = pass / F::kSub;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const float4 d = scales.d[j];
@@ -171,7 +173,7 @@ template <class F, int Count, bool Decodes> struct Wide {
       }
     }
     if constexpr (F::kMin == 1)
-      if (pass % F::kSub == F::kSub - 1) minimum(m, scales, y);
+      if (ends) minimum(m, scales, y);
     if constexpr (F::kMin == 2) minimums(image, tokens, own, scales, b, quarter, y);
   }
 
@@ -219,36 +221,45 @@ template <class F, int Count, bool Decodes> struct Wide {
     return own.template of<float2>(image.line[line]);
   }
 
-  // A stage's two blocks, of the tile's first Active quarters. While a quarter's products are taken, the one before is added, and what later
-  // steps need is read.
-  template <int Active>
-  static __device__ __forceinline__ void blocks_of(const Stage& s, const Image& image, const Own& own, int first, Segments& segment,
-                                                   float (&y)[Active][16], float (&total)[Active][16]) {
+  // `Blocks` blocks of a stage from `begin` on, of which `first` is the row's number, of the tile's first Active quarters. While a quarter's
+  // products are taken, the one before is added, and what later steps need is read.
+  template <int Active, int Blocks>
+  static __device__ __forceinline__ void blocks_of(const Stage& s, const Own& own, int begin, int first, Segments& segment, float (&y)[Active][16],
+                                                   float (&total)[Active][16]) {
+    constexpr int kPasses = Blocks * F::kSub;
     const SharedLines columns = SharedLines::from(s.tokens);
+    const int group = row_group();
     Fragments a[2];
     float c[2][16];
     float2 w[2], m[2] = {};
     TokenScales scales[2];
+    const auto block = [&](int pass) { return begin + pass / F::kSub; };
+    const auto image = [&](int pass) -> const Image& { return s.rows[block(pass) / 2][group]; };
+    const auto tokens = [&](int pass, int quarter) -> const TokenImage& { return s.tokens[block(pass) / 2][quarter / 2]; };
     const auto read_rows = [&](int pass) {
-      w[pass % 2] = weight_scales(image, own, pass);
-      if constexpr (F::kMin == 1) m[pass % 2] = weight_scales(image, own, Image::kM + pass / F::kSub);
+      const int b = block(pass) % 2;
+      w[pass % 2] = weight_scales(image(pass), own, F::kSub * b + pass % F::kSub);
+      if constexpr (F::kMin == 1) m[pass % 2] = weight_scales(image(pass), own, Image::kM + b);
     };
-    const auto read_tokens = [&](int pass, int quarter) { return TokenScales(s.tokens[quarter / 2], own, pass / F::kSub, quarter); };
+    const auto read_codes = [&](int pass) { fragments(image(pass), own, block(pass) % 2, pass % F::kSub, a[pass % 2]); };
+    const auto read_tokens = [&](int pass, int quarter) { return TokenScales(tokens(pass, quarter), own, block(pass) % 2, quarter); };
+    const auto start = [&](int pass, int quarter, float(&sums)[16]) {
+      multiply(columns.at(block(pass) / 2 * 2 * kTokenBytes), block(pass) % 2, quarter, a[pass % 2], sums);
+    };
     if constexpr (kEarly<Active>) scales[0] = read_tokens(0, 0);
     read_rows(0);
-    fragments(image, own, 0, a[0]);
-    multiply(columns, 0, 0, a[0], c[0]);
+    read_codes(0);
+    start(0, 0, c[0]);
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const bool more = pass + 1 < kPasses;  // nothing may be in flight where the loop turns
-      const bool there = pass < F::kSub || first + 1 < segment.blocks;
 #pragma unroll
       for (int quarter = 0; quarter < Active; ++quarter) {
         const int now = (pass * Active + quarter) % 2, next = quarter + 1 < Active ? quarter + 1 : 0, its = quarter + 1 < Active ? pass : pass + 1;
         if constexpr (!kEarly<Active>) scales[now] = read_tokens(pass, quarter);
-        if (quarter == 0 && Active == 1 && more) fragments(image, own, pass + 1, a[(pass + 1) % 2]);
-        if (quarter + 1 < Active || more) multiply(columns, its, next, a[its % 2], c[now ^ 1]);
-        if (quarter == 0 && Active > 1 && more) fragments(image, own, pass + 1, a[(pass + 1) % 2]);
+        if (quarter == 0 && Active == 1 && more) read_codes(pass + 1);
+        if (quarter + 1 < Active || more) start(its, next, c[now ^ 1]);
+        if (quarter == 0 && Active > 1 && more) read_codes(pass + 1);
         if (quarter == 0 && more) read_rows(pass + 1);
         if (quarter + 1 < Active || more) {
           if constexpr (kEarly<Active>) scales[now ^ 1] = read_tokens(its, next);
@@ -256,7 +267,8 @@ template <class F, int Count, bool Decodes> struct Wide {
         } else {
           products_wait<0>(c[now]);
         }
-        if (there) steps(image, s.tokens[quarter / 2], own, scales[now], pass, quarter, w[pass % 2], m[pass % 2], c[now], y[quarter]);
+        steps(image(pass), tokens(pass, quarter), own, scales[now], block(pass) % 2, pass % F::kSub == F::kSub - 1, quarter, w[pass % 2], m[pass % 2],
+              c[now], y[quarter]);
       }
       if (pass % F::kSub == F::kSub - 1 && first + pass / F::kSub + 1 == segment.end) {
 #pragma unroll
@@ -272,7 +284,6 @@ template <class F, int Count, bool Decodes> struct Wide {
   template <int Active, class Put> __device__ __forceinline__ void consume(int units, int blocks, Put put) const {
     typename Stages::At at;
     const Own own;
-    const int group = row_group();
 #pragma unroll 1
     for (int unit = 0; unit < units; ++unit) {
       float y[Active][16], total[Active][16];
@@ -281,10 +292,18 @@ template <class F, int Count, bool Decodes> struct Wide {
 #pragma unroll
         for (int e = 0; e < 16; ++e) y[quarter][e] = total[quarter][e] = 0.0f;
       Segments segment(blocks);
+      int first = 0;
 #pragma unroll 1
-      for (int first = 0; first < blocks; first += 2) {
+      for (; first + kBlocks <= blocks; first += kBlocks) {
         ring.wait_full(at);
-        blocks_of<Active>(stage(at), stage(at).rows[group], own, first, segment, y, total);
+        blocks_of<Active, kBlocks>(stage(at), own, 0, first, segment, y, total);
+        ring.release(at);
+        at.next();
+      }
+      if (first < blocks) {
+        ring.wait_full(at);
+#pragma unroll 1
+        for (int begin = 0; begin < blocks - first; ++begin) blocks_of<Active, 1>(stage(at), own, begin, first + begin, segment, y, total);
         ring.release(at);
         at.next();
       }

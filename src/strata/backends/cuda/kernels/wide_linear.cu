@@ -1,12 +1,12 @@
 // wide_linear: y[token][row] for expanded quantised weights and widened rows (wide.cuh), a thread block some tiles of the same tokens.
-// Macros: STRATA_SUB, STRATA_HALVES, STRATA_TERMS, STRATA_MIN (WideFormat), STRATA_STAGES. Grid: groups of row tiles x tiles of tokens.
+// Macros: STRATA_SUB, STRATA_HALVES, STRATA_TERMS, STRATA_MIN (WideFormat), STRATA_STAGES, STRATA_IMAGES (Wide). Grid: groups of row tiles x tiles of tokens.
 #include "op.cuh"
 #include "wide.cuh"
 
 using namespace strata;
 
 using Weights = WideFormat<STRATA_SUB, STRATA_HALVES, STRATA_TERMS, STRATA_MIN>;
-using Tile = Wide<Weights, STRATA_STAGES, false>;
+using Tile = Wide<Weights, STRATA_STAGES, STRATA_IMAGES, false>;
 
 // Rows [first, first + 64 * slabs) of the matrix's n; each thread block has `each` tiles of rows.
 extern "C" __global__ void __launch_bounds__(Tile::kThreads, 1)
