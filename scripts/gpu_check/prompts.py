@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,10 @@ HIDDEN, INNER = sized((2560, 640), (256, 256))
 Make = Callable[[], tuple[Case, Buffer]]
 # Of kernels/wide.cuh: images and stages, most tiles that a thread block has one after another.
 TILES = {
-    "3 of 4 blocks": (Tile(2, 3), 5),
     "4 of 2 blocks": (Tile(1, 4), 5),
-    "2 of 4 blocks": (Tile(2, 2), 5),
-    "a tile a thread block": (Tile(2, 3), 1),
+    "3 of 4 blocks": (Tile(2, 3), 5),
+    "3 of 2 blocks": (Tile(1, 3), 5),
+    "a tile a thread block": (Tile(1, 4), 1),
 }
 
 
@@ -119,6 +120,7 @@ def tiles(tile: Tile, most_in_turn: int) -> Iterator[None]:
     """Products of prompts by such tiles."""
     with (
         setting(lower_wide, "TILES", (tile,)),
+        setting(lower_wide, "DECODING_TILES", (replace(tile, images=1),)),
         setting(lower_wide, "MOST_IN_TURN", most_in_turn),
     ):
         yield
@@ -138,7 +140,7 @@ def kernels() -> list[Kernel]:
         fmt = FORMATS[name]
         plane = ("STRATA_PLANE", lower_wide_experts._plane(fmt)[0])
         for tile in all_tiles if name in ("IQ3_XXS", "Q2_0") else (first,):
-            macros = (type_macro(fmt), plane, *tile.macros())
+            macros = (type_macro(fmt), plane, ("STRATA_STAGES", tile.stages))
             found.append(Kernel(Source("wide_experts.cu", macros), "wide_gate_up"))
     return sized(found, [])
 

@@ -40,14 +40,15 @@ class Tile:
         return [("STRATA_STAGES", self.stages), ("STRATA_IMAGES", self.images)]
 
 
-# The first that fits; more are no faster (docs/cuda-prompt-products.md).
+# The first that fits; where weights are decoded on the way stages are of one image (docs/cuda-prompt-products.md).
 TILES = (Tile(2, 3), Tile(1, 4), Tile(1, 3), Tile(1, 2))
+DECODING_TILES = TILES[1:]
 MOST_IN_TURN = 5
 
 
-def fitting(shared: Callable[[Tile], int], at: Context) -> Tile | None:
+def fitting(tiles: Sequence[Tile], shared: Callable[[Tile], int], at: Context) -> Tile | None:
     """The first tile whose launch, which needs so many bytes of shared memory, the device has room for."""
-    return next((tile for tile in TILES if shared(tile) <= at.properties.shared), None)
+    return next((tile for tile in tiles if shared(tile) <= at.properties.shared), None)
 
 
 def in_turn(tiles: int, down: int, at: Context) -> int:
@@ -148,7 +149,7 @@ def products(ops: Sequence[LinearQ], at: Context) -> list[Launch]:
 def _product(at: Context, weight: Weight, out: Buffer, x: WideRows, expanded: int, live: Arg) -> list[Launch]:
     """One matrix, some rows at a time."""
     (n, k), fmt = weight.shape, weight.format
-    tile = fitting(lambda t: t.shared(fmt), at)
+    tile = fitting(TILES, lambda t: t.shared(fmt), at)
     assert tile is not None, f"no tile of {fmt.name} fits {at.properties.shared} bytes of shared memory"
     source, found = at.packed(weight), list[Launch]()
     expand = [type_macro(fmt)]

@@ -88,7 +88,7 @@ def _rows(
 def _chosen(fmt: Format, k: int, at: Context) -> tuple[Int8Tile, Int8Tile] | Tile | None:
     """Int8 tiles of many and of few pairs, or the f16 tile; None where the device has no room."""
     if not lower_int8.applies(at):
-        return lower_wide.fitting(lambda tile: _shared(tile, fmt), at)
+        return lower_wide.fitting(lower_wide.DECODING_TILES, lambda tile: _shared(tile, fmt), at)
     room = at.properties.shared - 8 * 128
     wide, narrow = (lower_int8.fitting(tiles, fmt, room) for tiles in _INT8)
     return None if wide is None or narrow is None else (wide, narrow)
@@ -147,7 +147,7 @@ def _f16(
     args: list[Arg] = [*at.at(op.offsets), tiles, *ints(experts, tile.tokens)]
     place = launch("group_pairs.cu", "place_even_tiles", 1, _THREADS, args)
     args = [tiles, *at.at(op.pairs), *before, *ints(each), *after]
-    macros = [type_macro(fmt), ("STRATA_PLANE", _plane(fmt)[0]), *tile.macros()]
+    macros = [type_macro(fmt), ("STRATA_PLANE", _plane(fmt)[0]), ("STRATA_STAGES", tile.stages)]
     grid, shared = (-(-across // each), most), _shared(tile, fmt)
     file = "wide_experts.cu"
     threads = tile.decoding_threads

@@ -27,9 +27,13 @@ if TYPE_CHECKING:
 # while the layer before computes.
 NARROW_ROWS = 256
 _THREADS = 256
-# Thread blocks that copy beside a layer's kernels, whose multiprocessors those do without: as many as the link needs
-# where sending takes longer than computing; where it takes less, half of them, which reach three quarters of its rate.
-_COPIERS, _FEW_COPIERS = 48, 20
+# Groups of threads that copy beside a layer's kernels: as many as the link needs where sending takes longer than
+# computing; where it takes less, half of them, which reach three quarters of its rate.
+_COPIERS, _FEW_COPIERS = 48, 24
+# Groups of a thread block, the first that fit: a layer's kernels do without the multiprocessors where groups are.
+_GROUPS = (4, 2)
+_GROUP_ROOM = 2 * 8192  # shared memory of a group, `TileSpace` of kernels/expert_copy.cuh
+_OTHER_ROOM = 1024  # shared memory beside it
 _SOON = 1024  # rows of a chunk that is computed sooner than its experts are sent
 _BESIDE, _REST, _ALL = 0, 1, 2
 # Layers whose experts must stay: that which computes, and the next one, whose list is made meanwhile. Further ones that
@@ -58,7 +62,9 @@ class PromptExperts:
         self._ring = driver.allocate(image.nbytes)
         driver.upload(self._ring, image)
         self._graphs: dict[tuple[int, int, int, int], Any] = {}
-        self._grid = _COPIERS
+        shared = driver.properties.shared - _OTHER_ROOM
+        self._groups = next(n for n in _GROUPS if n * _GROUP_ROOM <= shared)
+        self._grid = self._copiers(0)
         self._ready, self._done = driver.event(), driver.event()
         self._holds: dict[tuple[int, int], Any] = {}
         self.held = False  # whether experts of any layer must stay where they are
@@ -85,7 +91,7 @@ class PromptExperts:
     def _hold_graph(self, first: int, count: int) -> Any:
         if (first, count) not in self._holds:
             args: list[Arg] = [pointer(self._held_layers), *ints(first, count)]
-            node = launch("prompt_experts.cu", "hold_layers", 1, 1, args, macros=self._tier.macros(0))
+            node = launch("prompt_experts.cu", "hold_layers", 1, 1, args, macros=self._macros(0))
             self._holds[first, count] = self._driver.record([node], COMPUTE)
         return self._holds[first, count]
 
@@ -129,7 +135,7 @@ class PromptExperts:
         """A node that counts a layer's pairs by expert."""
         experts, layer = self._tier.num_experts, self._tier.layer(op.gate)
         args: list[Arg] = [pointer(self._ring), pointer(at.buffer(op.offsets)), *ints(layer, experts)]
-        macros = self._tier.macros(layer)
+        macros = self._macros(layer)
         return [
             launch("prompt_experts.cu", "count_used", -(-experts // _THREADS), _THREADS, args, macros=macros)
         ]
@@ -178,7 +184,12 @@ class PromptExperts:
         self._driver.replay(self._graph(layer, beside, part), COPIES)
 
     def _copiers(self, rows: int) -> int:
-        return min(_COPIERS if rows <= _SOON else _FEW_COPIERS, self._driver.properties.multiprocessors)
+        """Thread blocks that copy beside a chunk of so many rows."""
+        groups = _COPIERS if rows <= _SOON else _FEW_COPIERS
+        return min(-(-groups // self._groups), self._driver.properties.multiprocessors)
+
+    def _macros(self, layer: int) -> list[tuple[str, str | int]]:
+        return [*self._tier.macros(layer), ("STRATA_GROUPS", self._groups)]
 
     def _graph(self, layer: int, beside: int, part: int) -> Any:
         key = layer, beside, part, self._grid
@@ -190,11 +201,19 @@ class PromptExperts:
 
     def _list(self, layer: int, offsets: int) -> Launch:
         args: list[Arg] = [self._tier.address, pointer(self._ring), pointer(offsets), *ints(layer)]
-        macros = self._tier.macros(layer)
+        macros = self._macros(layer)
         return launch("prompt_experts.cu", "list_absent", 1, _THREADS, args, macros=macros)
 
     def _copy(self, layer: int, beside: int, part: int, grid: int) -> Launch:
         args: list[Arg] = [self._tier.address, pointer(self._ring), *ints(layer, beside, part)]
         args += ints(*self._tier.plane_bytes(layer))
-        macros = self._tier.macros(layer)
-        return launch("prompt_experts.cu", "copy_absent", grid, _THREADS, args, macros=macros)
+        threads, shared = self._groups * _THREADS, self._groups * _GROUP_ROOM
+        return launch(
+            "prompt_experts.cu",
+            "copy_absent",
+            grid,
+            threads,
+            args,
+            macros=self._macros(layer),
+            shared=shared,
+        )

@@ -33,16 +33,16 @@ struct Tile {
     const int each = plane == 0 ? GateCopy::kBytes : plane == 1 ? UpCopy::kBytes : DownCopy::kBytes;
     return min(each, bytes - tile * each);
   }
-  __device__ __forceinline__ int load(uint64_t from, uint4 (&word)[kTileWords]) const {
-    if (plane == 0) return GateCopy::load(from, bytes, tile, word);
-    if (plane == 1) return UpCopy::load(from, bytes, tile, word);
-    return DownCopy::load(from, bytes, tile, word);
+  __device__ __forceinline__ int load(uint64_t from, int thread, uint4 (&word)[kTileWords]) const {
+    if (plane == 0) return GateCopy::load(from, bytes, tile, thread, word);
+    if (plane == 1) return UpCopy::load(from, bytes, tile, thread, word);
+    return DownCopy::load(from, bytes, tile, thread, word);
   }
-  __device__ __forceinline__ void store(const uint8_t* tile_bytes, uint64_t to, uint8_t* room) const {
+  __device__ __forceinline__ void store(const uint8_t* tile_bytes, uint64_t to, uint8_t* room, TileThreads& threads) const {
     uint8_t* target = reinterpret_cast<uint8_t*>(to);
-    if (plane == 0) return GateCopy::store(tile_bytes, bytes, tile, target, room);
-    if (plane == 1) return UpCopy::store(tile_bytes, bytes, tile, target, room);
-    DownCopy::store(tile_bytes, bytes, tile, target, room);
+    if (plane == 0) return GateCopy::store(tile_bytes, bytes, tile, target, room, threads);
+    if (plane == 1) return UpCopy::store(tile_bytes, bytes, tile, target, room, threads);
+    DownCopy::store(tile_bytes, bytes, tile, target, room, threads);
   }
 };
 
@@ -63,32 +63,44 @@ __device__ __forceinline__ void pace(tiers::TierState* state, int bytes) {
   }
 }
 
+// What `threads` need of shared memory.
+struct TileSpace {
+  alignas(16) uint4 words[kTileRoom / 16];
+  alignas(16) uint8_t room[kTileRoom];
+};
+
 // Tiles [first, total) in steps of `step`, every expert's one after another. from(i, plane), to(i, plane): where expert i's
 // plane lies and goes. While a tile is stored the next one is on its way.
 template <class From, class To>
-__device__ __forceinline__ void copy_experts(int first, int step, int experts, const PlaneBytes& bytes, tiers::TierState* state, From from,
-                                             To to) {
-  __shared__ __align__(16) uint4 words[kTileRoom / 16];
-  __shared__ __align__(16) uint8_t room[kTileRoom];
+__device__ __forceinline__ void copy_tiles(TileSpace& space, TileThreads threads, int first, int step, int experts, const PlaneBytes& bytes,
+                                           tiers::TierState* state, From from, To to) {
   const int each = Tile::count(bytes), total = experts * each;
   uint4 word[kTileWords] = {};
   int shift = 0;
   const auto fetch = [&](int t) {
     const Tile tile(t % each, bytes);
-    shift = tile.load(from(t / each, tile.plane), word);
+    shift = tile.load(from(t / each, tile.plane), threads.own(), word);
   };
   if (first < total) fetch(first);
   for (int t = first; t < total; t += step) {
 #pragma unroll
-    for (int i = 0; i < kTileWords; ++i) words[threadIdx.x + i * kTileThreads] = word[i];
+    for (int i = 0; i < kTileWords; ++i) space.words[threads.own() + i * kTileThreads] = word[i];
     const int behind = shift;
-    __syncthreads();
+    threads.meet();
     if (t + step < total) fetch(t + step);
     const Tile tile(t % each, bytes);
-    tile.store(reinterpret_cast<const uint8_t*>(words) + behind, to(t / each, tile.plane), room);
-    if (threadIdx.x == 0) pace(state, tile.size());
-    __syncthreads();
+    tile.store(reinterpret_cast<const uint8_t*>(space.words) + behind, to(t / each, tile.plane), space.room, threads);
+    if (threads.own() == 0) pace(state, tile.size());
+    threads.meet();
   }
+}
+
+// The same by thread blocks of kTileThreads.
+template <class From, class To>
+__device__ __forceinline__ void copy_experts(int first, int step, int experts, const PlaneBytes& bytes, tiers::TierState* state, From from,
+                                             To to) {
+  __shared__ TileSpace space;
+  copy_tiles(space, TileThreads(), first, step, experts, bytes, state, from, to);
 }
 
 }  // namespace strata

@@ -1,6 +1,7 @@
 // The experts that a prompt chunk needs and no slot has (backends/cuda/prompt_experts.py): a list for each layer, and copies
 // of what it names to a ring of their own, from where the chunk's products read them. Slots of those layers stand still meanwhile.
-// Macros: expert_copy.cuh's; `list_absent` reads none of them.
+// Macros: expert_copy.cuh's, STRATA_GROUPS (of kTileThreads that copy in a thread block, whose multiprocessor others do without: the more, the
+// fewer multiprocessors). Only `copy_absent` reads them.
 #include "expert_copy.cuh"
 #include "prompt_ring.cuh"
 
@@ -67,11 +68,14 @@ __global__ void __launch_bounds__(kTileThreads) count_used(const PromptRing* pro
 }
 
 // Copies of what is listed: part 0: what finds a place beside what layer `beside` still reads; 1: the rest; 2: all.
-__global__ void __launch_bounds__(kTileThreads) copy_absent(const ExpertTier* tier, const PromptRing* prompts, int layer, int beside, int part,
-                                                            int gate_bytes, int up_bytes, int down_bytes) {
+__global__ void __launch_bounds__(STRATA_GROUPS * kTileThreads) copy_absent(const ExpertTier* tier, const PromptRing* prompts, int layer, int beside,
+                                                                            int part, int gate_bytes, int up_bytes, int down_bytes) {
+  STRATA_DYNAMIC_SHARED(shared);  // a TileSpace a group
   __shared__ ExpertTier t;
   __shared__ PromptRing ring;
+  __shared__ Barrier barriers[STRATA_GROUPS];
   if (threadIdx.x == 0) t = *tier, ring = *prompts;
+  if (threadIdx.x < STRATA_GROUPS) barriers[threadIdx.x].init(kTileThreads);
   dependency_wait();
   dependency_launch();
   __syncthreads();
@@ -81,7 +85,9 @@ __global__ void __launch_bounds__(kTileThreads) copy_absent(const ExpertTier* ti
   const PlaneBytes bytes{gate_bytes, up_bytes, down_bytes};
   const auto place = [&](int i, int p) { return ring.place(list->first + static_cast<uint64_t>(begin + i)) + t.offsets[layer * 4 + p]; };
   const auto source = [&](int i, int p) { return t.sources[static_cast<size_t>(layer * 3 + p) * t.experts + list->experts()[begin + i]]; };
-  copy_experts(blockIdx.x, gridDim.x, end - begin, bytes, t.state, source, place);
+  const int group = static_cast<int>(threadIdx.x) / kTileThreads;
+  copy_tiles(reinterpret_cast<TileSpace*>(shared)[group], TileThreads(barriers + group), group * gridDim.x + blockIdx.x, STRATA_GROUPS * gridDim.x,
+             end - begin, bytes, t.state, source, place);
 }
 
 }  // extern "C"

@@ -22,6 +22,7 @@ template <class F, int Count, int Images, bool Decodes> struct Wide {
   static constexpr int kProducerRegisters = Decodes ? 56 : 40, kConsumerRegisters = Decodes ? 256 - kProducerRegisters : 252 - kProducerRegisters / 2;
   // Whether registers are left for the next quarter's scales, of tiles with so many quarters.
   template <int Active> static constexpr bool kEarly = F::kMin != 1 && (!Decodes || Active <= 3);
+  static_assert(Images == 1 || !Decodes, "weights are decoded an image a stage");
   using Image = RowImage<F>;
 
   struct Stage {
@@ -62,7 +63,7 @@ template <class F, int Count, int Images, bool Decodes> struct Wide {
           rows.copy(to.rows[image], unit, Images * i + image);
         }
         copies_group();
-        rows.put(to.rows);
+        rows.put(to.rows[0]);
         if (i + 1 < stages) {
           rows.fetch(unit, i + 1);
         } else if (unit + 1 < units) {
@@ -222,8 +223,8 @@ template <class F, int Count, int Images, bool Decodes> struct Wide {
   }
 
   // `Blocks` blocks of a stage from `begin` on, of which `first` is the row's number, of the tile's first Active quarters. While a quarter's
-  // products are taken, the one before is added, and what later steps need is read.
-  template <int Active, int Blocks>
+  // products are taken, the one before is added, and what later steps need is read. Guarded: blocks beyond the row's last are left out.
+  template <int Active, int Blocks, bool Guarded>
   static __device__ __forceinline__ void blocks_of(const Stage& s, const Own& own, int begin, int first, Segments& segment, float (&y)[Active][16],
                                                    float (&total)[Active][16]) {
     constexpr int kPasses = Blocks * F::kSub;
@@ -253,6 +254,7 @@ template <class F, int Count, int Images, bool Decodes> struct Wide {
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const bool more = pass + 1 < kPasses;  // nothing may be in flight where the loop turns
+      const bool there = !Guarded || pass < F::kSub || first + pass / F::kSub < segment.blocks;
 #pragma unroll
       for (int quarter = 0; quarter < Active; ++quarter) {
         const int now = (pass * Active + quarter) % 2, next = quarter + 1 < Active ? quarter + 1 : 0, its = quarter + 1 < Active ? pass : pass + 1;
@@ -267,8 +269,9 @@ template <class F, int Count, int Images, bool Decodes> struct Wide {
         } else {
           products_wait<0>(c[now]);
         }
-        steps(image(pass), tokens(pass, quarter), own, scales[now], block(pass) % 2, pass % F::kSub == F::kSub - 1, quarter, w[pass % 2], m[pass % 2],
-              c[now], y[quarter]);
+        if (there)
+          steps(image(pass), tokens(pass, quarter), own, scales[now], block(pass) % 2, pass % F::kSub == F::kSub - 1, quarter, w[pass % 2],
+                m[pass % 2], c[now], y[quarter]);
       }
       if (pass % F::kSub == F::kSub - 1 && first + pass / F::kSub + 1 == segment.end) {
 #pragma unroll
@@ -293,17 +296,19 @@ template <class F, int Count, int Images, bool Decodes> struct Wide {
         for (int e = 0; e < 16; ++e) y[quarter][e] = total[quarter][e] = 0.0f;
       Segments segment(blocks);
       int first = 0;
+      // Where weights are decoded all stages are guarded: a branch before every quarter's steps keeps ptxas, which has few registers there,
+      // from moving steps before the start of the next quarter's products.
 #pragma unroll 1
-      for (; first + kBlocks <= blocks; first += kBlocks) {
+      for (; first + (Decodes ? 1 : kBlocks) <= blocks; first += kBlocks) {
         ring.wait_full(at);
-        blocks_of<Active, kBlocks>(stage(at), own, 0, first, segment, y, total);
+        blocks_of<Active, kBlocks, Decodes>(stage(at), own, 0, first, segment, y, total);
         ring.release(at);
         at.next();
       }
-      if (first < blocks) {
+      if (!Decodes && first < blocks) {
         ring.wait_full(at);
 #pragma unroll 1
-        for (int begin = 0; begin < blocks - first; ++begin) blocks_of<Active, 1>(stage(at), own, begin, first + begin, segment, y, total);
+        for (int begin = 0; begin < blocks - first; ++begin) blocks_of<Active, 1, false>(stage(at), own, begin, first + begin, segment, y, total);
         ring.release(at);
         at.next();
       }

@@ -1,7 +1,7 @@
 // Routed experts of a prompt chunk by f16 tensor cores (wide.cuh): a thread block takes some tiles of an expert's rows and up to 128 of its
 // pairs, weights decoded on the way. An expert's planes are found through a table of addresses.
 //
-// Macros: STRATA_TYPE (of all planes of the launch), STRATA_PLANE (how it is decoded), STRATA_STAGES, STRATA_IMAGES (Wide).
+// Macros: STRATA_TYPE (of all planes of the launch), STRATA_PLANE (how it is decoded), STRATA_STAGES.
 // Grid: (groups of `each` tiles of 128 rows, tiles of pairs, as expert_pairs.cuh has them).
 #include "op.cuh"
 #include "step.cuh"
@@ -16,7 +16,7 @@ namespace {
 constexpr QuantType T = STRATA_TYPE;
 using Plane = STRATA_PLANE;
 using Format = WideFormatOf<T>;
-using Tile = Wide<Format, STRATA_STAGES, STRATA_IMAGES, true>;
+using Tile = Wide<Format, STRATA_STAGES, 1, true>;
 constexpr int kTableBytes = (4 * Plane::kTableWords + 127) / 128 * 128;
 
 // Of one consumer: 32 features of 128 tokens, an odd pitch.
@@ -54,7 +54,7 @@ __device__ __forceinline__ void products(const uint32_t* table, const Tile& tile
     registers_shrink<Tile::kProducerRegisters>();
     const GatheredTokens<Format> tokens(x, image_count(blocks), Tile::producer(), quarters,
                                         [&](int i) { return pairs[mine.first + min(i, mine.count - 1)] / divisor; });
-    DecodedRows<T, STRATA_IMAGES, Plane, Find> rows(table, n, blocks, Tile::producer(), find);
+    DecodedRows<T, Plane, Find> rows(table, n, blocks, Tile::producer(), find);
     tile.fill(rows, tokens, units, blocks);
     return;
   }

@@ -97,7 +97,7 @@ template <class F> struct ImageRows {
   const RowImage<F>* images;
   int along, producer;
   __device__ __forceinline__ void fetch(int, int) const {}
-  template <class Stage> __device__ __forceinline__ void put(Stage&) const {}
+  __device__ __forceinline__ void put(RowImage<F>*) const {}
   __device__ __forceinline__ void copy(RowImage<F>* to, int unit, int i) const {
 #pragma unroll
     for (int slab = 0; slab < 2; ++slab)
@@ -142,38 +142,33 @@ template <class F> struct GatheredTokens {
   }
 };
 
-// 128 rows of packed planes [n, 32 * blocks], decoded by 256 threads, a 32-block of each of a stage's Images each; find(unit, r) is row r of
-// tile `unit`.
-template <QuantType T, int Images, class P, class Find> struct DecodedRows {
+// 128 rows of packed planes [n, 32 * blocks], decoded by 256 threads, a 32-block each; find(unit, r) is row r of tile `unit`.
+template <QuantType T, class P, class Find> struct DecodedRows {
   const uint32_t* table;
-  int n, blocks, producer, block;  // the first `block` that is on its way; the next image's comes two later
+  int n, blocks, producer, block;  // `block` of the row that is on its way
   Find find;
-  typename P::Raw raw[Images];
+  typename P::Raw raw;
 
   __device__ __forceinline__ DecodedRows(const uint32_t* table_, int n_, int blocks_, int producer_, Find find_)
       : table(table_), n(n_), blocks(blocks_), producer(producer_), block(0), find(find_) {}
 
   __device__ __forceinline__ void fetch(int unit, int i) {
-    block = 2 * Images * i + producer % 2;
+    block = 2 * i + producer % 2;
+    if (block >= blocks) return;
     const PackedRow from = find(unit, producer / 2);
-#pragma unroll
-    for (int image = 0; image < Images; ++image)
-      if (block + 2 * image < blocks) raw[image] = P::load(from.planes, n, blocks, from.row, block + 2 * image);
+    raw = P::load(from.planes, n, blocks, from.row, block);
   }
   __device__ __forceinline__ void copy(RowImage<WideFormatOf<T>>*, int, int) const {}
-  __device__ __forceinline__ void put(RowImage<WideFormatOf<T>> (&to)[Images][2]) const {
+  __device__ __forceinline__ void put(RowImage<WideFormatOf<T>>* to) const {
+    if (block >= blocks) return;
+    auto& image = to[producer / (2 * kSlab)];
     const int row = producer / 2 % kSlab, b = producer % 2;
-#pragma unroll
-    for (int i = 0; i < Images; ++i) {
-      if (block + 2 * i >= blocks) return;
-      auto& image = to[i][producer / (2 * kSlab)];
-      uint32_t code[8] = {};
-      P::template decode<1>(raw[i], table, code);
-      uint4* codes = reinterpret_cast<uint4*>(image.codes + code_offset(row, b));
-      codes[0] = make_uint4(biased<T, P>(code[0]), biased<T, P>(code[1]), biased<T, P>(code[2]), biased<T, P>(code[3]));
-      codes[1] = make_uint4(biased<T, P>(code[4]), biased<T, P>(code[5]), biased<T, P>(code[6]), biased<T, P>(code[7]));
-      put_scales<T>(image, row, b, P::scales(raw[i]));
-    }
+    uint32_t code[8] = {};
+    P::template decode<1>(raw, table, code);
+    uint4* codes = reinterpret_cast<uint4*>(image.codes + code_offset(row, b));
+    codes[0] = make_uint4(biased<T, P>(code[0]), biased<T, P>(code[1]), biased<T, P>(code[2]), biased<T, P>(code[3]));
+    codes[1] = make_uint4(biased<T, P>(code[4]), biased<T, P>(code[5]), biased<T, P>(code[6]), biased<T, P>(code[7]));
+    put_scales<T>(image, row, b, P::scales(raw));
   }
 };
 
