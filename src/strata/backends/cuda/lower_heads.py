@@ -60,7 +60,8 @@ def _(op: StreamMix, at: Context) -> list[Launch]:
 def _(op: StreamWrite, at: Context) -> list[Launch]:
     args = [at.live(op.out), *at.at(op.residual, op.y, op.inject, op.out)]
     args += ints(op.y.shape[-1], op.inject.shape[-1])
-    return by_value("streams.cu", "stream_write", op.y.shape[0] * op.y.shape[-1], args)
+    assert op.y.shape[-1] % 4 == 0, "a thread takes four values of a row"
+    return by_value("streams.cu", "stream_write", op.y.shape[0] * op.y.shape[-1] // 4, args)
 
 
 @lower.register

@@ -193,10 +193,12 @@ class PromptExperts:
         return [*self._tier.macros(layer), ("STRATA_GROUPS", self._groups)]
 
     def _graph(self, layer: int, beside: int, part: int) -> Any:
-        key = layer, beside, part, self._grid
+        """A chunk's first layer has all copiers: nothing of the chunk computes meanwhile."""
+        grid = self._copiers(0) if part == _ALL else self._grid
+        key = layer, beside, part, grid
         if key not in self._graphs:
             nodes = [] if part == _REST else [self._list(layer, 0)]
-            launches = [*nodes, self._copy(layer, beside, part, self._grid)]
+            launches = [*nodes, self._copy(layer, beside, part, grid)]
             self._graphs[key] = self._driver.record(launches, COPIES)
         return self._graphs[key]
 

@@ -71,24 +71,31 @@ __global__ void stream_mix(const int* live, const float* x, const float* gate, f
   out[static_cast<size_t>(at.row) * width + at.column] = div32(total, static_cast<float>(streams));
 }
 
+// A thread four neighbouring values; `width` is a multiple of them.
 __global__ void stream_write(const int* live, const float* residual, const float* y, const float* inject, float* out, int width,
                              int streams) {
   dependency_wait();
   dependency_launch();
-  const Place at(live, width);
+  const Place at(live, width / 4);
   if (!at.live) return;
-  const float value = y[static_cast<size_t>(at.row) * width + at.column];
+  const float4* from = reinterpret_cast<const float4*>(residual);
+  float4* to = reinterpret_cast<float4*>(out);
+  const float4 v = reinterpret_cast<const float4*>(y)[static_cast<size_t>(at.row) * (width / 4) + at.column];
+  const auto place = [&](int c) { return (static_cast<size_t>(at.row) * streams + c) * (width / 4) + at.column; };
   for (int first = 0; first < streams; first += kTogether) {
-    float old[kTogether], weight[kTogether];  // all loads come before the stores: one that follows a store waits for it
+    float4 old[kTogether];  // all loads come before the stores: one that follows a store waits for it
+    float weight[kTogether];
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) {
       const int c = min(first + j, streams - 1);
       weight[j] = 2.0f * sigmoid32(div32(inject[at.row * streams + c], static_cast<float>(streams)));
-      old[j] = residual[(static_cast<size_t>(at.row) * streams + c) * width + at.column];
+      old[j] = from[place(c)];
     }
 #pragma unroll
     for (int j = 0; j < kTogether; ++j)
-      if (first + j < streams) out[(static_cast<size_t>(at.row) * streams + first + j) * width + at.column] = fma32(weight[j], value, old[j]);
+      if (first + j < streams)
+        to[place(first + j)] = {fma32(weight[j], v.x, old[j].x), fma32(weight[j], v.y, old[j].y), fma32(weight[j], v.z, old[j].z),
+                                fma32(weight[j], v.w, old[j].w)};
   }
 }
 
