@@ -72,3 +72,11 @@ def test_memory_that_goes_while_loading_is_an_error(tiny_llama, monkeypatch):
     )
     with pytest.raises(MemoryLimitError, match="after loading"):
         Engine.load(tiny_llama, EngineOptions())
+
+
+@pytest.mark.parametrize("options", [{}, {"vram_limit_gib": 24.0, "cpu_share": "0.5"}])
+def test_what_only_a_gpu_has_a_use_for_is_named(tiny_llama, options, caplog):
+    with caplog.at_level("WARNING", logger="strata"):
+        Engine.load(tiny_llama, EngineOptions(device="cpu", max_model_len=64, **options))
+    told = "--vram-limit-gib, --cpu-share: of no effect without a GPU" in caplog.text
+    assert told == bool(options) == ("without a GPU" in caplog.text)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from strata import _native, hw, log
 from strata.backends import Backend
-from strata.config import EngineOptions, ServingOptions
+from strata.config import EngineOptions, Option, ServingOptions
 from strata.engine.assemble import Around, assemble
 from strata.engine.drafts import DraftReport
 from strata.engine.drafts.layer import layer_options
@@ -29,6 +29,16 @@ from strata.memory.plan_sizes import Choice
 from strata.memory.resident import Residency
 from strata.models import Model
 from strata.ops import MAX_TAPS, PAGE_CELLS
+
+_FOR_A_GPU = (
+    "vram_limit_gib",
+    "expert_cache",
+    "kv_resident",
+    "kv_prefetch",
+    "cpu_share",
+    "pcie_share",
+    "link_limit_gbps",
+)
 
 
 @dataclass(frozen=True)
@@ -81,7 +91,7 @@ def load_model(
         options = replace(options, prefill="0")
     measure = gpu_measure(backend) if backend is not None and backend.name == "cuda" else None
     placement = make_plan(file, model, options, drafted, _machine(options, backend), measure)
-    _tell(placement, options.threads)
+    _tell(placement, options)
     choice = placement.choice
     cutter = Cutter(min(choice.prefill, -(-choice.context // PAGE_CELLS) * PAGE_CELLS))
     limits = Limits(
@@ -135,16 +145,23 @@ def _state(model: Model, choice: Choice, resident: Residency | None) -> StatePoo
     return StatePool.create(shape, choice.pages, slots, choice.kv, resident)
 
 
-def _tell(placement: Placement, threads: int) -> None:
+def _tell(placement: Placement, options: EngineOptions) -> None:
     say = log.logger(__name__).warning
     for note in placement.notes:
         say("%s", note)
-    if threads > (granted := hw.cpu_count()):
+    if options.threads > (granted := hw.cpu_count()):
         say(
             "--threads is %d and the machine grants %d: threads that wait for each other make it slow",
-            threads,
+            options.threads,
             granted,
         )
+    if placement.vram is None and (idle := [o.flag for o in options.options() if _idle(o, options)]):
+        say("%s: of no effect without a GPU", ", ".join(idle))
+
+
+def _idle(option: Option, options: EngineOptions) -> bool:
+    """Whether a setting that only a GPU has a use for was set."""
+    return option.name in _FOR_A_GPU and getattr(options, option.name) != option.default
 
 
 def _resident(placement: Placement, options: EngineOptions, backend: Backend) -> Residency | None:
