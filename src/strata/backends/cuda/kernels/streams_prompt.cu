@@ -7,13 +7,15 @@ using namespace strata;
 
 namespace {
 constexpr int W = STRATA_WIDTH, C = STRATA_STREAMS, kHeld = W / 32, kNormWarps = 4;
+constexpr int kAhead = kHeld < 24 ? kHeld : 24;  // values of y that a lane has on their way
+constexpr int kBlocks = kHeld > 80 ? 1 : 4;      // a multiprocessor, at least: what a lane holds of wider streams leaves no room
 }  // namespace
 
 extern "C" {
 
 // A warp (four a thread block) a stream of a row: a sublayer's output y is added, where it is given, and goes to `sum`; the stream's
 // norm to `out`. scales (or null; of four streams only, as a thread block then has one row): what row_scales would find in `out`.
-__global__ void __launch_bounds__(32 * kNormWarps)
+__global__ void __launch_bounds__(32 * kNormWarps, kBlocks)
     stream_norm(const int* live, const float* residual, const float* y, const float* inject, const float* weight, float* sum, float* out,
                 float* scales, float eps, uint32_t* faults) {
   dependency_wait();
@@ -25,10 +27,17 @@ __global__ void __launch_bounds__(32 * kNormWarps)
 #pragma unroll
   for (int e = 0; e < kHeld; ++e) x[e] = residual[at + 32 * e];
   if (y != nullptr) {
-    const float given = 2.0f * sigmoid32(div32(inject[unit], static_cast<float>(C)));
+    const float injected = inject[unit];
     y += static_cast<size_t>(row) * W + lane_id();
+    float next[kAhead];  // begun before the division, whose branches no load passes
 #pragma unroll
-    for (int e = 0; e < kHeld; ++e) x[e] = fma32(given, y[32 * e], x[e]);
+    for (int e = 0; e < kAhead; ++e) next[e] = y[32 * e];
+    const float given = 2.0f * sigmoid32(div32(injected, static_cast<float>(C)));
+#pragma unroll
+    for (int e = 0; e < kHeld; ++e) {
+      x[e] = fma32(given, next[e % kAhead], x[e]);
+      if (e + kAhead < kHeld) next[e % kAhead] = y[32 * (e + kAhead)];
+    }
 #pragma unroll
     for (int e = 0; e < kHeld; ++e) sum[at + 32 * e] = x[e];  // after all loads: one that follows a store waits for it
   }
@@ -39,7 +48,7 @@ __global__ void __launch_bounds__(32 * kNormWarps)
   RowPower power;
 #pragma unroll
   for (int e = 0; e < kHeld; ++e) {
-    const float v = (x[e] * inverse) * weight[32 * e];
+    const float v = (x[e] * inverse) * __ldg(weight + 32 * e);  // weights pass stores: nobody writes them
     out[at + 32 * e] = v;
     power.add(v);
   }
