@@ -83,14 +83,15 @@ __global__ void stream_write(const int* live, const float* residual, const float
   const float4 v = reinterpret_cast<const float4*>(y)[static_cast<size_t>(at.row) * (width / 4) + at.column];
   const auto place = [&](int c) { return (static_cast<size_t>(at.row) * streams + c) * (width / 4) + at.column; };
   for (int first = 0; first < streams; first += kTogether) {
-    float4 old[kTogether];  // all loads come before the stores: one that follows a store waits for it
+    float4 old[kTogether];  // all loads come first: none passes a store, or a division's branches
     float weight[kTogether];
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) {
       const int c = min(first + j, streams - 1);
-      weight[j] = 2.0f * sigmoid32(div32(inject[at.row * streams + c], static_cast<float>(streams)));
-      old[j] = from[place(c)];
+      weight[j] = inject[at.row * streams + c], old[j] = from[place(c)];
     }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) weight[j] = 2.0f * sigmoid32(div32(weight[j], static_cast<float>(streams)));
 #pragma unroll
     for (int j = 0; j < kTogether; ++j)
       if (first + j < streams)
