@@ -10,6 +10,7 @@ from strata.ops import (
     Builder,
     causal_conv,
     copy_rows,
+    gated_add,
     gated_norm,
     grouped_norm,
     linear,
@@ -93,6 +94,15 @@ def heads(kind, products):
     return case, copies(case, outs[:1])
 
 
+def shared():
+    """A shared expert's rows, added by their gate."""
+    case, rows = setup(((0, 64, 0),))
+    y = gated_add(
+        case.builder, rows_of(case, rows, 96, 1), rows_of(case, rows, 96, 2), rows_of(case, rows, 1, 3)
+    )
+    return case, copies(case, [y])
+
+
 MAKE = {
     "convolution": lambda: convolution(1, True),
     "convolution alone": lambda: convolution(3, False),
@@ -102,12 +112,14 @@ MAKE = {
     "sigmoid": lambda: heads("sigmoid", False),
     "attention": lambda: heads("attention", True),
     "attention, floats": lambda: heads("attention", False),
+    "shared expert": shared,
 }
 KERNELS = {
     "convolution": {"conv_prompt", "conv_keep"}, "convolution alone": {"conv_prompt", "conv_keep"},
     "streams": {"stream_norm", "stream_mean"}, "norm, int8": {"stream_norm", "stream_mean"},
     "silu": {"gated_norm_prompt"}, "sigmoid": {"gated_norm_prompt"},
     "attention": {"sigmoid_gate_prompt"}, "attention, floats": {"sigmoid_gate_prompt"},
+    "shared expert": {"gated_add"},
 }  # fmt: skip
 
 

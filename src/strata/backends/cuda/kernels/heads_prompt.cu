@@ -17,14 +17,14 @@ struct Output {
   int16_t* sums;
   uint32_t* faults;
 
-  // `value(i)`: four values from place i of the head on, which begins at flat position `at`.
+  // `value(i, e)`: four values from place i of the head on, in turn e; it begins at flat position `at`.
   template <class F> __device__ __forceinline__ void put(size_t at, F value) const {
 #pragma unroll
     for (int e = 0; e < kTurns; ++e) {
       const int i = 4 * lane_id() + 128 * e;
       const bool ok = i < kHead;
       float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
-      if (ok) v = value(i);
+      if (ok) v = value(i, e);
       if (ok && out != nullptr) *reinterpret_cast<float4*>(out + at + i) = v;
       if (q != nullptr) quantize_four(v, ok, at + i, q, d, sums, faults);
     }
@@ -48,15 +48,18 @@ __global__ void __launch_bounds__(32 * kWarps) gated_norm_prompt(const int* live
   const auto gate = [&](float g) { return silu ? silu32(g) : sigmoid32(g); };
   for (int unit = blockIdx.x * kWarps + warp_id(); unit < units; unit += gridDim.x * kWarps) {
     const size_t at = static_cast<size_t>(unit) * kHead;
-    float squares = 0.0f;  // in the order of lanes; the values are read again from the nearest cache
+    float held[kHeld], squares = 0.0f;  // in the order of lanes; the values are read again from the nearest cache
+    float4 z_held[kTurns];              // on their way beside x
 #pragma unroll
-    for (int e = 0; e < kHeld; ++e) {
-      const float v = x[at + 32 * e + lane_id()];
-      squares = fma32(v, v, squares);
-    }
+    for (int e = 0; e < kHeld; ++e) held[e] = x[at + 32 * e + lane_id()];
+#pragma unroll
+    for (int e = 0; e < kTurns; ++e)
+      if (4 * lane_id() + 128 * e < kHead) z_held[e] = four(z + at + 4 * lane_id() + 128 * e);
+#pragma unroll
+    for (int e = 0; e < kHeld; ++e) squares = fma32(held[e], held[e], squares);
     const float inverse = div32(1.0f, sqrt32(div32(warp_tree_sum(squares), static_cast<float>(kHead)) + eps));
-    to.put(at, [&](int i) {
-      const float4 v = four(x + at + i), g = four(z + at + i), w = four(weight + i);
+    to.put(at, [&](int i, int e) {
+      const float4 v = four(x + at + i), g = z_held[e], w = four(weight + i);
       return float4{((v.x * inverse) * w.x) * gate(g.x), ((v.y * inverse) * w.y) * gate(g.y), ((v.z * inverse) * w.z) * gate(g.z),
                     ((v.w * inverse) * w.w) * gate(g.w)};
     });
@@ -73,7 +76,7 @@ __global__ void __launch_bounds__(32 * kWarps) sigmoid_gate_prompt(const int* li
   const Output to{out, q, d, sums, faults};
   for (int unit = blockIdx.x * kWarps + warp_id(); unit < units; unit += gridDim.x * kWarps) {
     const size_t at = static_cast<size_t>(unit) * kHead, gate_at = static_cast<size_t>(unit) * stride + offset;
-    to.put(at, [&](int i) {
+    to.put(at, [&](int i, int) {
       const float4 v = four(x + at + i), g = four(gate + gate_at + i);
       return float4{v.x * sigmoid32(g.x), v.y * sigmoid32(g.y), v.z * sigmoid32(g.z), v.w * sigmoid32(g.w)};
     });

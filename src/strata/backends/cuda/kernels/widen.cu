@@ -51,9 +51,9 @@ __global__ void __launch_bounds__(256) expand_weights(const uint8_t* packed, Row
 __global__ void __launch_bounds__(256) widen_rows(const int* live, const int8_t* q, const float* d, const int16_t* sums, TokenImage* images,
                                                   int slabs, int k) {
   const int blocks = k / kBlock, along = image_count(blocks);
-  const int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, image = unit / (4 * kSlab);
-  const int in = static_cast<int>(unit % (4 * kSlab)), row = in / 4, half = in % 2, pass = in / 2 % 2;
-  const int slab = static_cast<int>(image / along), b = static_cast<int>(image % along) * 2 + pass, token = slab * kSlab + row;
+  const int unit = blockIdx.x * blockDim.x + threadIdx.x, image = unit / (4 * kSlab), in = unit % (4 * kSlab);
+  const int row = in / 4, half = in % 2, pass = in / 2 % 2;
+  const int slab = image / along, b = image % along * 2 + pass, token = slab * kSlab + row;
   dependency_wait();
   dependency_launch();
   if (slab >= slabs) return;
@@ -61,7 +61,10 @@ __global__ void __launch_bounds__(256) widen_rows(const int* live, const int8_t*
   const int64_t block = static_cast<int64_t>(token) * blocks + b;
   // Slots 16 half + 8 e + 2 t + i of a block hold values 8 t + 4 half + 2 e + i: thread t of a quad has values 8 t .. 8 t + 7 of the weights.
   uint32_t word[8] = {};
+  float d_a = 0.0f;
+  int2 halves = {};  // sums of codes
   if (there) {
+    if (half == 0) d_a = d[block], halves = {sums[2 * block], sums[2 * block + 1]};  // before the stores, which they would wait for
     const uint4* from = reinterpret_cast<const uint4*>(q + block * 32);
     const uint4 low = from[0], high = from[1];
     const uint32_t code[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -79,10 +82,10 @@ __global__ void __launch_bounds__(256) widen_rows(const int* live, const int8_t*
     *reinterpret_cast<uint4*>(to.x + row * 128 + part * 16) = make_uint4(word[4 * e], word[4 * e + 1], word[4 * e + 2], word[4 * e + 3]);
   }
   if (half == 0) {
-    const int at = four_order(row), low = there ? sums[2 * block] : 0, high = there ? sums[2 * block + 1] : 0;
-    const float d_a = there ? d[block] : 0.0f;
+    const int at = four_order(row);
     to.d[pass][at] = d_a;
-    to.sum[pass][at] = STRATA_PAIRS ? static_cast<uint32_t>(low & 0xffff) | static_cast<uint32_t>(high) << 16 : float_bits(static_cast<float>(low + high) * d_a);
+    to.sum[pass][at] = STRATA_PAIRS ? static_cast<uint32_t>(halves.x & 0xffff) | static_cast<uint32_t>(halves.y) << 16
+                                    : float_bits(static_cast<float>(halves.x + halves.y) * d_a);
   }
 }
 
