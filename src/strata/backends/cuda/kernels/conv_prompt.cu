@@ -7,8 +7,8 @@ using namespace strata;
 namespace {
 
 constexpr int kHead = STRATA_HEAD, kHeld = kHead / 32, kTaps = STRATA_KERNEL, kDilation = STRATA_DILATION;
-constexpr int kBack = (kTaps - 1) * kDilation, kWarps = 4, kRows = 64 / kWarps, kTogether = 4;
-static_assert(kRows % kTogether == 0);
+constexpr int kBack = (kTaps - 1) * kDilation, kWarps = 4, kRows = 64 / kWarps, kTogether = 4, kKept = 16;
+static_assert(kRows % kTogether == 0 && 64 % kKept == 0);
 
 struct Columns {
   StepRows rows;
@@ -105,8 +105,19 @@ __global__ void conv_keep(const int* live, const int* positions, const int* sequ
     }
     for (int p = position + 64 - kBack; p < position + 64; ++p) *place(tap_slots[i], p) = x[static_cast<size_t>(first + p - position) * channels + c];
   }
-  for (int r = 0; r < 64; ++r)
-    if (!rows.same(first + r + ring_rows, sequence)) *place(sequence, position + r) = x[static_cast<size_t>(first + r) * channels + c];
+  if (rows.same(first + 63 + ring_rows, sequence)) return;  // a sequence's rows are neighbours: none of these is among its last
+  for (int r = 0; r < 64; r += kKept) {
+    float column[kKept];
+    bool last[kKept];
+#pragma unroll
+    for (int n = 0; n < kKept; ++n) {  // before anything is stored, as above
+      last[n] = !rows.same(first + r + n + ring_rows, sequence);
+      column[n] = x[static_cast<size_t>(first + r + n) * channels + c];
+    }
+#pragma unroll
+    for (int n = 0; n < kKept; ++n)
+      if (last[n]) *place(sequence, position + r + n) = column[n];
+  }
 }
 
 }  // extern "C"
